@@ -1,0 +1,3 @@
+//! The keyfence launcher.
+
+fn main() {}

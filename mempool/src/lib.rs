@@ -1,0 +1,1 @@
+//! Arenas, pools of fixed-size buffers, and rings.

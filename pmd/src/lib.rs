@@ -1,0 +1,1 @@
+//! The device contract and its poll-mode drivers.

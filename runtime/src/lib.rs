@@ -1,0 +1,1 @@
+//! keyfence: a poll-mode runtime for RDMA.
