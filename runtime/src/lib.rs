@@ -1,1 +1,3 @@
 //! keyfence: a poll-mode runtime for RDMA.
+
+pub mod ids;
