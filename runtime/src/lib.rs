@@ -1,3 +1,5 @@
 //! keyfence: a poll-mode runtime for RDMA.
 
+pub mod config;
 pub mod ids;
+pub mod limits;

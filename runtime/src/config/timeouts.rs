@@ -1,0 +1,68 @@
+//! `[timeouts]`: how long each step may take, and the sum that bounds a reclaim.
+
+/// All times of one engine, in ns. The control thread and each lcore keep a copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// `fence`: how long a holder may take to answer a Revoke, and own operations to run down (step 2 of a reclaim).
+    pub fence_timeout_ns: u64,
+    /// `invalidate`: how long the invalidations of an epoch may take after the fence, before the lane is sacrificed (step 3).
+    pub invalidate_timeout_ns: u64,
+    /// `drain`: how long a sacrificed lane is drained before its queue pair is destroyed.
+    pub drain_timeout_ns: u64,
+    /// `control`: deadline of one control call, counted from its submission.
+    pub control_timeout_ns: u64,
+    /// `per_key`: what each key of a context adds to its reclaim, for deallocations one by one.
+    pub per_key_ns: u64,
+    /// `keepalive`: interval of keep-alives to a peer.
+    pub keepalive_interval_ns: u64,
+    /// `reconnect`: how long a peer may be silent or unreachable before it is lost; also how long start waits for it.
+    pub reconnect_timeout_ns: u64,
+    /// `lease`: how long a grant lives without renewal; `None` ("none" in the file): as long as its context.
+    pub lease_ns: Option<u64>,
+    /// `client_lease`: how long a client may not beat before its context is reclaimed.
+    pub client_lease_ns: u64,
+    /// `flush_interval`: how long a single revoke waits for others before its batch is sealed.
+    pub flush_interval_ns: u64,
+    /// `shutdown`: bound of an orderly end after a signal.
+    pub shutdown_timeout_ns: u64,
+}
+
+impl Timeouts {
+    /// R6: within how many ns a reclaim of a context with `keys` keys ends. The engine's own is with
+    /// [`ContextLimits::grants`](crate::limits::ContextLimits::grants) keys.
+    ///
+    /// Two rounds of control calls lie on the path (deallocating a lane's windows, destroying its queue pair), and moving it to error
+    /// is a third.
+    ///
+    /// ```
+    /// use keyfence::config::Timeouts;
+    /// let timeouts = Timeouts { per_key_ns: 10, ..Timeouts::default() };
+    /// assert_eq!(timeouts.reclaim_bound_ns(100) - timeouts.reclaim_bound_ns(0), 1_000);
+    /// ```
+    #[must_use]
+    pub fn reclaim_bound_ns(&self, keys: u32) -> u64 {
+        self.fence_timeout_ns
+            .saturating_add(self.invalidate_timeout_ns)
+            .saturating_add(self.drain_timeout_ns)
+            .saturating_add(self.control_timeout_ns.saturating_mul(3))
+            .saturating_add(self.per_key_ns.saturating_mul(u64::from(keys)))
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            fence_timeout_ns: 200_000_000,
+            invalidate_timeout_ns: 200_000_000,
+            drain_timeout_ns: 200_000_000,
+            control_timeout_ns: 200_000_000,
+            per_key_ns: 20_000,
+            keepalive_interval_ns: 100_000_000,
+            reconnect_timeout_ns: 5_000_000_000,
+            lease_ns: Some(10_000_000_000),
+            client_lease_ns: 1_000_000_000,
+            flush_interval_ns: 1_000_000,
+            shutdown_timeout_ns: 2_000_000_000,
+        }
+    }
+}
