@@ -3,3 +3,4 @@
 pub mod config;
 pub mod ids;
 pub mod limits;
+pub mod wire;
