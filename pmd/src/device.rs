@@ -155,7 +155,13 @@ pub trait Control: Send + Sync + 'static {
 
     /// Registers the bytes `range` of `arena` in `pd`. Addresses in work requests are those of this process
     /// ([`Arena::address`] plus the offset).
-    fn register(&self, pd: PdId, arena: &Arc<Arena>, range: Range<usize>, access: Access) -> Result<Region, ControlError>;
+    fn register(
+        &self,
+        pd: PdId,
+        arena: &Arc<Arena>,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Region, ControlError>;
 
     /// Ends a region. Refused while windows are bound to it. On return no access by its keys goes on or comes.
     fn deregister(&self, region: RegionId) -> Result<(), ControlError>;
