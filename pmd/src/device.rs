@@ -222,6 +222,6 @@ pub trait DataPath: Send + 'static {
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize;
 
     /// Gives a queue pair up after its last post: posts to it return 0 from now on, and only now can `destroy_qp` end it.
-    /// Completions not yet polled are lost, so drain first.
+    /// Completions of it that were not polled before are never polled, so drain first.
     fn release_qp(&mut self, qp: QpId);
 }
