@@ -1,0 +1,212 @@
+//! The wire format byte by byte: what is fixed, and what is refused with which error.
+
+use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId};
+use keyfence::wire::{
+    DecodeError, EncodeError, Frame, Grant, HEADER_BYTES, Header, Hello, Kind, List,
+    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_REVOKE_GRANTS, Name, NameError,
+    Role, VERSION, WireContext, decode, encode,
+};
+use keyfence_pmd::{Rights, Rkey};
+
+fn encoded(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; MAX_CONTROL_BYTES];
+    let len = encode(&Header::default(), frame, &mut bytes).expect("a sound control frame");
+    bytes.truncate(len);
+    bytes
+}
+
+fn keep_alive() -> Vec<u8> {
+    encoded(&Frame::KeepAlive { number: 1 })
+}
+
+fn hello() -> Vec<u8> {
+    encoded(&Frame::Hello(Hello {
+        role: Role::Connecting,
+        incarnation: Incarnation(1),
+        session: 2,
+        lane: 3,
+        source_lcore: LcoreId(4),
+        target_lcore: LcoreId(5),
+        frame_bytes: 4096,
+        receive_depth: 64,
+        messages_per_context: 8,
+        lane_bytes_cap: 1 << 20,
+        slowest_rate: 1 << 28,
+        fence_timeout_ns: 20_000_000,
+        name: Name::new("left").expect("a name"),
+    }))
+}
+
+/// `bytes` with one byte changed.
+fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    bytes[at] = byte;
+    bytes
+}
+
+/// The layout is a promise to other builds: these bytes may change only together with `VERSION`.
+#[test]
+fn the_layout_is_fixed() {
+    let header = Header {
+        src: WireContext {
+            slot: 0x0102,
+            generation: 0x0304_0506,
+        },
+        dst: WireContext {
+            slot: 0x0708,
+            generation: 0x090A_0B0C,
+        },
+        lane_credit: 0x0D0E_0F10,
+        sequence: 0x1112_1314,
+    };
+    let grants = [GrantId {
+        slot: 0x2122_2324,
+        generation: 0x2526_2728,
+    }];
+    let frame = Frame::Revoke {
+        epoch: Epoch(0x3132_3334_3536_3738),
+        last: true,
+        grants: List::from(&grants[..]),
+    };
+    let mut bytes = [0; MAX_CONTROL_BYTES];
+    let len = encode(&header, &frame, &mut bytes).expect("a sound frame");
+    #[rustfmt::skip]
+    let wanted = [
+        6, 1, 2, 1, 8, 7, 0, 0, 6, 5, 4, 3, 0xC, 0xB, 0xA, 9, 0x10, 0xF, 0xE, 0xD, 0x14, 0x13, 0x12, 0x11,
+        0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,
+        1, 0,
+        0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,
+    ];
+    assert_eq!(bytes[..len], wanted);
+    let capacities = [MAX_REVOKE_GRANTS, MAX_DROPPED_GRANTS, MAX_CREDIT_LIMITS];
+    assert_eq!((VERSION, HEADER_BYTES, capacities), (1, 24, [27, 28, 23]));
+}
+
+#[test]
+fn lists_past_the_frame_are_refused_at_both_ends() {
+    let revoke = |count: usize| {
+        let grants = vec![GrantId::from_bits(1); count];
+        let frame = Frame::Revoke {
+            epoch: Epoch(1),
+            last: true,
+            grants: List::from(&grants[..]),
+        };
+        encode(&Header::default(), &frame, &mut [0; MAX_CONTROL_BYTES])
+    };
+    let max = MAX_REVOKE_GRANTS;
+    assert_eq!(revoke(max), Ok(HEADER_BYTES + 10 + 8 * max));
+    for got in [max + 1, 65_536 + max] {
+        assert_eq!(revoke(got), Err(EncodeError::ListTooLong { max, got }));
+    }
+
+    let mut bytes = encoded(&Frame::ImportsDropped {
+        grants: List::from(&[][..]),
+    });
+    bytes[HEADER_BYTES..].copy_from_slice(&u16::MAX.to_le_bytes());
+    let too_long = DecodeError::ListTooLong {
+        max: MAX_DROPPED_GRANTS,
+        got: 65_535,
+    };
+    assert_eq!(decode(&bytes), Err(too_long));
+}
+
+#[test]
+fn r12_unknown_kinds_are_refused() {
+    let known = |byte: u8| Kind::ALL.iter().any(|kind| *kind as u8 == byte);
+    for kind in (0..=u8::MAX).filter(|byte| !known(*byte)) {
+        let bytes = with(keep_alive(), 0, kind);
+        assert_eq!(decode(&bytes), Err(DecodeError::UnknownKind { kind }));
+    }
+}
+
+#[test]
+fn r12_flags_and_reserved_fields_must_mean_something() {
+    let bad_flags = DecodeError::BadFlags {
+        allowed: 0,
+        flags: 0x80,
+    };
+    assert_eq!(decode(&with(keep_alive(), 1, 0x80)), Err(bad_flags));
+    for reserved in [6, 7] {
+        let bytes = with(keep_alive(), reserved, 1);
+        assert_eq!(decode(&bytes), Err(DecodeError::BadReserved));
+    }
+    // A reply that found nothing says nothing about a context.
+    let nothing = Frame::LookupReply {
+        request: 1,
+        found: None,
+    };
+    let bytes = encoded(&nothing);
+    assert_eq!(decode(&bytes).map(|(_, frame)| frame), Ok(nothing));
+    for at in HEADER_BYTES + 4..bytes.len() {
+        let bytes = with(bytes.clone(), at, 1);
+        assert_eq!(decode(&bytes), Err(DecodeError::BadReserved));
+    }
+}
+
+#[test]
+fn r12_a_control_frame_has_a_bound() {
+    let bad_length = DecodeError::BadLength {
+        max: MAX_CONTROL_BYTES,
+        got: MAX_CONTROL_BYTES + 1,
+    };
+    let bytes = with(vec![0; MAX_CONTROL_BYTES + 1], 0, Kind::Hello as u8);
+    assert_eq!(decode(&bytes), Err(bad_length));
+}
+
+#[test]
+fn r12_a_hello_of_another_version_says_so_whatever_follows() {
+    let bytes = with(hello(), HEADER_BYTES, 2);
+    let other = DecodeError::BadVersion { ours: 1, got: 2 };
+    assert_eq!(decode(&bytes), Err(other));
+    assert_eq!(decode(&bytes[..HEADER_BYTES + 2]), Err(other));
+}
+
+#[test]
+fn r12_roles_and_names_are_checked() {
+    let bytes = with(hello(), HEADER_BYTES + 2, 3);
+    assert_eq!(decode(&bytes), Err(DecodeError::BadRole { role: 3 }));
+
+    let name_at = hello().len() - "left".len();
+    for (byte, error) in [(0xFF, NameError::NotUtf8), (b'\n', NameError::Control)] {
+        let bytes = with(hello(), name_at, byte);
+        assert_eq!(decode(&bytes), Err(DecodeError::BadName(error)));
+    }
+    let too_long = NameError::TooLong { got: 64 };
+    let bytes = with(hello(), HEADER_BYTES + 3, 64);
+    assert_eq!(decode(&bytes), Err(DecodeError::BadName(too_long)));
+    let empty = &with(hello(), HEADER_BYTES + 3, 0)[..name_at];
+    assert_eq!(decode(empty), Err(DecodeError::BadName(NameError::Empty)));
+
+    assert_eq!(Name::new(&"x".repeat(64)), Err(too_long));
+    assert!(Name::new(&"x".repeat(63)).is_ok());
+}
+
+#[test]
+fn r12_a_grant_has_known_rights_and_a_sound_range() {
+    let address = u64::MAX - 7;
+    let grant = Grant {
+        grant: GrantId::from_bits(1),
+        rkey: Rkey(2),
+        rights: Rights::READ,
+        address,
+        len: 8,
+        lease_ns: 1,
+    };
+    let bytes = encoded(&Frame::Grant(grant));
+    assert_eq!(
+        decode(&bytes).map(|(_, frame)| frame),
+        Ok(Frame::Grant(grant))
+    );
+
+    let len_at = bytes.len() - 16;
+    for len in [0, 9, u64::MAX] {
+        let bad = Frame::Grant(Grant { len, ..grant });
+        let refused = encode(&Header::default(), &bad, &mut [0; MAX_CONTROL_BYTES]);
+        assert_eq!(refused, Err(EncodeError::BadRange { address, len }));
+        let mut bytes = bytes.clone();
+        bytes[len_at..len_at + 8].copy_from_slice(&len.to_le_bytes());
+        assert_eq!(decode(&bytes), Err(DecodeError::BadRange { address, len }));
+    }
+    let rights_at = HEADER_BYTES + 12;
+    let bytes = with(bytes, rights_at, 8);
+    assert_eq!(decode(&bytes), Err(DecodeError::BadRights { rights: 8 }));
+}
