@@ -264,19 +264,28 @@ impl<'a> DmaSlice<'a> {
 
     #[inline]
     fn parts(&self) -> Parts<'a> {
-        let head_len = ((WORD_BYTES - self.misalignment()) % WORD_BYTES).min(self.len);
-        let words_len = (self.len - head_len) / WORD_BYTES;
-        let tail_len = self.len - head_len - words_len * WORD_BYTES;
-        // SAFETY: `head_len` is at most `len`, inside the mapping that `'a` borrows.
-        let words = unsafe { self.start.add(head_len) };
+        let to_boundary = (WORD_BYTES - self.misalignment()) % WORD_BYTES;
+        if self.len < to_boundary + WORD_BYTES {
+            // No whole word, and then possibly no aligned address to begin an empty slice of words at.
+            return Parts {
+                // SAFETY: the bytes are mapped for `'a`, and nothing but atomics ever refers to them.
+                head: unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), self.len) },
+                words: &[],
+                tail: &[],
+            };
+        }
+        let words_len = (self.len - to_boundary) / WORD_BYTES;
+        let tail_len = (self.len - to_boundary) % WORD_BYTES;
+        // SAFETY: `to_boundary` is below `len`, inside the mapping that `'a` borrows.
+        let words = unsafe { self.start.add(to_boundary) };
         // SAFETY: head and words together are at most `len`.
         let tail = unsafe { words.add(words_len * WORD_BYTES) };
         Parts {
-            // SAFETY: the bytes are mapped for `'a`, and nothing but atomics ever refers to them.
-            head: unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), head_len) },
-            // SAFETY: as above, and `head_len` has brought the address to a multiple of eight.
+            // SAFETY: as the head above.
+            head: unsafe { slice::from_raw_parts(self.start.as_ptr().cast(), to_boundary) },
+            // SAFETY: as above, and the head ends where the address is a multiple of eight.
             words: unsafe { slice::from_raw_parts(words.as_ptr().cast(), words_len) },
-            // SAFETY: as the head.
+            // SAFETY: as the head above.
             tail: unsafe { slice::from_raw_parts(tail.as_ptr().cast(), tail_len) },
         }
     }

@@ -229,6 +229,11 @@ impl Pool {
         Ok(PoolCache::new(Arc::clone(&self.shared), index))
     }
 
+    /// The arena that the buffers are in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.shared.arena()
+    }
+
     /// Shape of the pool.
     pub fn config(&self) -> &PoolConfig {
         self.shared.config()

@@ -60,7 +60,7 @@ impl Shared {
         shared
     }
 
-    pub(crate) fn arena(&self) -> &Arena {
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
