@@ -7,6 +7,7 @@ mod completion;
 mod device;
 mod error;
 mod ids;
+pub mod soft;
 mod work;
 pub mod wrap;
 
