@@ -3,4 +3,6 @@
 pub mod config;
 pub mod ids;
 pub mod limits;
+pub mod plant;
+pub mod reclaim;
 pub mod wire;
