@@ -152,7 +152,11 @@ impl Machine {
 
     /// Counts a key's proof or quarantine in each flush that captured it.
     pub(super) fn count_in_flushes(&mut self, key: KeyIx, from: KeyState, out: &mut Actions) {
-        let Key { state: to, retired_at, .. } = *self.key(key);
+        let Key {
+            state: to,
+            retired_at,
+            ..
+        } = *self.key(key);
         for ticket in self.tickets.iter_mut().flatten() {
             if retired_at > ticket.flush {
                 continue;

@@ -71,7 +71,10 @@ impl Capacity {
             "epochs: {} is below 2, the open batch and one under way",
             self.epochs
         );
-        assert!(self.flush_watermark >= 1, "flush_watermark: 0 seals nothing");
+        assert!(
+            self.flush_watermark >= 1,
+            "flush_watermark: 0 seals nothing"
+        );
         assert!(self.keys < u32::MAX / 2, "keys: {} is too many", self.keys);
         assert!(self.slots() < 1 << SLOT_BITS);
     }

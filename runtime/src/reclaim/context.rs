@@ -152,15 +152,16 @@ impl Machine {
         }
     }
 
-    pub(super) fn own_ops_ended(
-        &mut self,
-        slot: SlotIx,
-        lane: LaneId,
-        out: &mut Actions,
-    ) -> Note {
+    pub(super) fn own_ops_ended(&mut self, slot: SlotIx, lane: LaneId, out: &mut Actions) -> Note {
         if self.strand(slot, lane).own_ops == OwnOps::Ended {
             return Note::Late;
         }
+        self.end_own_ops(slot, lane, out);
+        Note::Applied
+    }
+
+    /// Own operations that were running on the lane can't touch the context's memory any more.
+    pub(super) fn end_own_ops(&mut self, slot: SlotIx, lane: LaneId, out: &mut Actions) {
         let strand = self.strand_mut(slot, lane);
         strand.own_ops = OwnOps::Ended;
         if !strand.is_open() {
@@ -169,7 +170,6 @@ impl Machine {
         self.epoch_mut(slot).running -= 1;
         self.try_end(slot, out);
         self.try_free_context(slot, out);
-        Note::Applied
     }
 
     /// The closing WR's success ends everything posted before it, a swallowed completion included (R3).
@@ -187,7 +187,8 @@ impl Machine {
         if !waits {
             return Note::Late;
         }
-        self.request_break(lane, out)
+        self.request_break(lane, out);
+        Note::Applied
     }
 
     pub(super) fn handles_returned(&mut self, context: ContextIx, out: &mut Actions) -> Note {

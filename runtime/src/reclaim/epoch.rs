@@ -106,6 +106,8 @@ impl Machine {
         let Some(slot) = self.in_phase(epoch, Phase::Fence) else {
             return Note::StaleTimer;
         };
+        self.epoch_mut(slot).phase = Phase::Invalidate;
+        out.order(Action::Arm(Timer::Invalidate(epoch)));
         for lane in self.capacity.all_lanes() {
             if self.strand(slot, lane).state == StrandState::Fencing {
                 self.begin_closing(slot, lane, out);
@@ -116,8 +118,6 @@ impl Machine {
         {
             self.context_mut(context).handles = Handles::Held;
         }
-        self.epoch_mut(slot).phase = Phase::Invalidate;
-        out.order(Action::Arm(Timer::Invalidate(epoch)));
         self.try_end(slot, out);
         Note::Applied
     }
@@ -140,9 +140,12 @@ impl Machine {
     fn is_stuck(&self, slot: SlotIx, lane: LaneId) -> bool {
         let strand = self.strand(slot, lane);
         strand.own_ops == OwnOps::Running
-            || [self.capacity.due(slot, lane), self.capacity.rest(slot, lane)]
-                .iter()
-                .any(|&list| !self.homes.is_empty(list))
+            || [
+                self.capacity.due(slot, lane),
+                self.capacity.rest(slot, lane),
+            ]
+            .iter()
+            .any(|&list| !self.homes.is_empty(list))
     }
 
     pub(super) fn expired_final(&mut self, epoch: Epoch, out: &mut Actions) -> Note {

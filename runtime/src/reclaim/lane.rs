@@ -7,7 +7,7 @@ use super::key::{KeyIx, KeyState, Removal, Scope};
 use super::list::ListId;
 use super::machine::Machine;
 use super::strand::{OwnOps, StrandState, Target};
-use crate::ids::LaneId;
+use crate::ids::{Epoch, LaneId};
 
 /// Where a lane's QP is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,14 +67,12 @@ impl Lane {
 
 impl Machine {
     /// Orders the lane's break, once.
-    pub(super) fn request_break(&mut self, lane: LaneId, out: &mut Actions) -> Note {
+    pub(super) fn request_break(&mut self, lane: LaneId, out: &mut Actions) {
         let record = self.lane_mut(lane);
-        if record.state != LaneState::Up {
-            return Note::Late;
+        if record.state == LaneState::Up {
+            record.state = LaneState::Breaking;
+            out.order(Action::BreakLane { lane });
         }
-        record.state = LaneState::Breaking;
-        out.order(Action::BreakLane { lane });
-        Note::Applied
     }
 
     pub(super) fn lane_broken(&mut self, lane: LaneId, out: &mut Actions) -> Note {
@@ -154,7 +152,7 @@ impl Machine {
         self.release_parked(lane, out);
         for slot in self.capacity.all_slots() {
             if self.strand(slot, lane).own_ops == OwnOps::Running {
-                let _known = self.own_ops_ended(slot, lane, out);
+                self.end_own_ops(slot, lane, out);
             }
         }
         self.try_free_lane(lane, out);
@@ -218,10 +216,7 @@ impl Machine {
 
     /// The keys of the lane whose values the holder may still know though no strand waits for them: to be named again
     /// with each keep-alive, under their epoch.
-    pub fn unacknowledged(
-        &self,
-        lane: LaneId,
-    ) -> impl Iterator<Item = (KeyIx, crate::ids::Epoch)> + '_ {
+    pub fn unacknowledged(&self, lane: LaneId) -> impl Iterator<Item = (KeyIx, Epoch)> + '_ {
         self.homes
             .iter(self.capacity.aside(lane))
             .filter_map(|key| {

@@ -114,14 +114,22 @@ impl Machine {
     pub fn handle(&mut self, event: Event, out: &mut Actions) -> Note {
         assert!(out.is_empty(), "the last event's actions are not cleared");
         match event {
-            Event::Bind { key, context, lane, scope } => self.bind(key, context, lane, scope, out),
+            Event::Bind {
+                key,
+                context,
+                lane,
+                scope,
+            } => self.bind(key, context, lane, scope, out),
             Event::BindDone { key } => self.bind_done(key, out),
             Event::BindFailed { key } => self.bind_failed(key, out),
             Event::Retire { key } => self.retire(key, out),
             Event::ImportDropped { key } => self.import_dropped(key, out),
-            Event::Cordon { context, own_ops, flushed_ops, handles_out } => {
-                self.cordon(context, own_ops, flushed_ops, handles_out, out)
-            }
+            Event::Cordon {
+                context,
+                own_ops,
+                flushed_ops,
+                handles_out,
+            } => self.cordon(context, own_ops, flushed_ops, handles_out, out),
             Event::OwnOpsEnded { context, lane } => {
                 self.own_ops_ended(self.capacity.context_slot(context), lane, out)
             }
@@ -179,7 +187,7 @@ impl Machine {
         let up = self.lane(lane).state < LaneState::Broken;
         let record = self.key_mut(key);
         assert!(
-            record.state != KeyState::Invalidating || !up,
+            !up || (record.state != KeyState::Invalidating && record.removal != Removal::Posted),
             "R3: {key:?} has an invalidation posted on a QP that is not in error"
         );
         record.removal = Removal::Deallocating;
@@ -255,7 +263,10 @@ impl Machine {
     /// Epochs that are sealed and have not ended.
     #[must_use]
     pub fn epochs_under_way(&self) -> usize {
-        self.epochs.iter().filter(|slot| slot.is_under_way()).count()
+        self.epochs
+            .iter()
+            .filter(|slot| slot.is_under_way())
+            .count()
     }
 
     /// The sizes it was built with.
@@ -313,16 +324,26 @@ impl Machine {
     /// R4: the one place where a key's state is written.
     fn change(&mut self, key: KeyIx, to: KeyState) {
         let from = self.key(key).state;
-        assert!(from.may_become(to), "R4: {key:?} can't go from {from:?} to {to:?}");
+        assert!(
+            from.may_become(to),
+            "R4: {key:?} can't go from {from:?} to {to:?}"
+        );
         *self.counts.of(from) -= 1;
         *self.counts.of(to) += 1;
         self.key_mut(key).state = to;
     }
 
     pub(super) fn set_state(&mut self, key: KeyIx, to: KeyState, out: &mut Actions) {
-        let Key { state: from, epoch, .. } = *self.key(key);
+        let Key {
+            state: from, epoch, ..
+        } = *self.key(key);
         self.change(key, to);
-        out.changed(Transition { key, from, to, epoch });
+        out.changed(Transition {
+            key,
+            from,
+            to,
+            epoch,
+        });
     }
 }
 

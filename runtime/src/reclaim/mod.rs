@@ -1,8 +1,43 @@
 //! The reclaim protocol (REQUIREMENTS R1 to R8) as a machine without I/O and without a clock.
 //!
-//! One [`Machine`] per lcore is told facts ([`Event`]) and answers with orders ([`Action`]) and with what became of keys
-//! ([`Transition`]). It posts nothing, keeps no time and allocates nothing after construction, so that the engine, the
+//! One [`Machine`] per lcore is told facts ([`Event`]) and answers with what became of keys ([`Transition`]) and with
+//! orders ([`Action`]). It posts nothing, keeps no time and allocates nothing after construction, so that the engine, the
 //! simulator and an exhaustive explorer drive this one piece of code.
+//!
+//! The engine owns the loop:
+//!
+//! 1. [`Machine::handle`] one event; count the [`Note`] if it isn't [`Note::Applied`].
+//! 2. Act on each of [`Actions::transitions`]: [`Transition::ended`] is the grant's `Zapped` or a late proof,
+//!    [`Transition::quarantined`] its `GrantQuarantined`, [`Transition::freed`] gives window and slot back.
+//! 3. Act on each of [`Actions::orders`], then [`Actions::clear`]. Orders that take several poll steps name a strand or a
+//!    lane: keys are pulled one by one ([`Machine::next_to_revoke`], [`Machine::next_to_invalidate`],
+//!    [`Machine::next_to_dealloc`]) until there are none, so that a step does no more than its budget.
+//!
+//! ```
+//! use keyfence::ids::LaneId;
+//! use keyfence::reclaim::{
+//!     Action, Actions, Capacity, ContextIx, Event, KeyIx, KeyState, Machine, Note, Scope,
+//! };
+//!
+//! let capacity = Capacity { keys: 4, contexts: 2, lanes: 1, epochs: 2, tickets: 1, flush_watermark: 1 };
+//! let mut machine = Machine::new(capacity);
+//! let mut out = Actions::new(capacity.bound());
+//! let (key, lane) = (KeyIx(0), LaneId(0));
+//! let mut step = |event| {
+//!     out.clear();
+//!     assert_eq!(machine.handle(event, &mut out), Note::Applied);
+//!     (out.clone(), machine.clone())
+//! };
+//!
+//! step(Event::Bind { key, context: ContextIx(0), lane, scope: Scope::Queue });
+//! step(Event::BindDone { key });
+//! let (sealed, machine) = step(Event::Retire { key });
+//! let epoch = machine.key_epoch(key).unwrap();
+//! assert!(sealed.orders().contains(&Action::Revoke { epoch, lane }));
+//! # drop(machine);
+//! let (fenced, _) = step(Event::Acked { epoch, lane });
+//! assert_eq!(fenced.orders(), [Action::Invalidate { epoch, lane }]);
+//! ```
 
 mod action;
 mod batch;

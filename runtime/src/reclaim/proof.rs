@@ -30,7 +30,11 @@ impl Machine {
             }
         }
         self.try_free_lane(lane, out);
-        if known { Note::Applied } else { Note::UnknownEpoch }
+        if known {
+            Note::Applied
+        } else {
+            Note::UnknownEpoch
+        }
     }
 
     pub(super) fn import_dropped(&mut self, key: KeyIx, out: &mut Actions) -> Note {
@@ -67,7 +71,10 @@ impl Machine {
     /// Step 3 of one strand. The others of its epoch may still be fencing.
     pub(super) fn begin_closing(&mut self, slot: SlotIx, lane: LaneId, out: &mut Actions) {
         self.strand_mut(slot, lane).state = StrandState::Closing;
-        let (due, rest) = (self.capacity.due(slot, lane), self.capacity.rest(slot, lane));
+        let (due, rest) = (
+            self.capacity.due(slot, lane),
+            self.capacity.rest(slot, lane),
+        );
         for (list, other) in [(due, rest), (rest, due)] {
             let mut next = self.homes.first(list);
             while let Some(key) = next {
@@ -143,7 +150,8 @@ impl Machine {
         let failed = record.removal == Removal::Failed;
         match self.strand(slot, record.lane).state {
             StrandState::Closing if !failed => {
-                self.homes.move_to(self.capacity.due(slot, record.lane), key);
+                self.homes
+                    .move_to(self.capacity.due(slot, record.lane), key);
                 self.order_invalidate(slot, record.lane, out);
             }
             StrandState::Closing | StrandState::Deallocating => {
@@ -180,7 +188,7 @@ impl Machine {
         if let Some(slot) = epoch.and_then(|epoch| self.slot_of(epoch))
             && self.strand(slot, lane).own_ops == OwnOps::Running
         {
-            let _known = self.own_ops_ended(slot, lane, out);
+            self.end_own_ops(slot, lane, out);
         }
         self.prove(key, out);
         Note::Applied
@@ -195,7 +203,7 @@ impl Machine {
             record.removal = Removal::Failed;
         }
         let lane = record.lane;
-        let _once = self.request_break(lane, out);
+        self.request_break(lane, out);
         Note::Applied
     }
 
@@ -235,7 +243,7 @@ impl Machine {
         self.key_mut(key).removal = Removal::Failed;
         if self.lane(record.lane).state < LaneState::Broken {
             // The QP's end makes another attempt possible.
-            let _once = self.request_break(record.lane, out);
+            self.request_break(record.lane, out);
         } else if record.is_pending() {
             self.quarantine(key, out);
             self.settle(key, out);
@@ -245,7 +253,14 @@ impl Machine {
 
     /// R3: the device has proven that the key opens nothing.
     pub(super) fn prove(&mut self, key: KeyIx, out: &mut Actions) {
-        let Key { lane, scope, context, state: from, epoch, .. } = *self.key(key);
+        let Key {
+            lane,
+            scope,
+            context,
+            state: from,
+            epoch,
+            ..
+        } = *self.key(key);
         let slot = epoch.and_then(|epoch| self.slot_of(epoch));
         self.homes.remove(key);
         self.members.remove(key);
@@ -277,7 +292,12 @@ impl Machine {
 
     /// Gives up waiting for the key's proof (R6). Its work stays valid: a late proof releases it.
     pub(super) fn quarantine(&mut self, key: KeyIx, out: &mut Actions) {
-        let Key { lane, context, state: from, .. } = *self.key(key);
+        let Key {
+            lane,
+            context,
+            state: from,
+            ..
+        } = *self.key(key);
         if self.is_acknowledged(key) {
             self.key_mut(key).ack = Ack::Received;
         }
