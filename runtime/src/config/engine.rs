@@ -1,13 +1,18 @@
 //! `[[engine]]`: what makes an engine, and what an lcore does when there is nothing to do.
 
+use super::reader::{Item, Key, Kind, read_list};
+use super::report::{Path, Report};
+use super::value;
+
 /// One engine of the file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
     /// `name`: 1 to 63 bytes of letters, digits, `-`, `_` and `.`; unique in the file. Peers know the engine by it.
     pub name: String,
     /// `device`: the driver, one of those that the reading program was built with; the first of these if left out.
     pub device: String,
-    /// `lcores`: the CPU of each lcore, in the order of [`LcoreId`](crate::ids::LcoreId). 1 to 64, no CPU twice in a file.
+    /// `lcores`: the CPU of each lcore, in the order of [`LcoreId`](crate::ids::LcoreId). 1 to 64, no CPU twice.
+    /// Two engines of a file may share one.
     pub lcores: Vec<u32>,
     /// `idle`: what an lcore does when a step found nothing.
     pub idle: IdlePolicy,
@@ -26,4 +31,87 @@ pub enum IdlePolicy {
         /// `backoff_max`: the longest sleep, and so what the first work after a quiet time waits at most.
         max_sleep_ns: u64,
     },
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            device: String::new(),
+            lcores: vec![0],
+            idle: IdlePolicy::Spin,
+            step_max_ns: 100_000_000,
+        }
+    }
+}
+
+/// The policy comes in two keys.
+pub(super) struct EngineDraft {
+    pub(super) config: EngineConfig,
+    pub(super) is_backoff: bool,
+    pub(super) max_sleep_ns: u64,
+}
+
+impl Default for EngineDraft {
+    fn default() -> Self {
+        Self {
+            config: EngineConfig::default(),
+            is_backoff: false,
+            max_sleep_ns: 1_000_000,
+        }
+    }
+}
+
+pub(super) const KEYS: &[Key<EngineDraft>] = &[
+    Key::required(
+        "name",
+        Kind::Text(is_name, NAME_RULE, |e, text| e.config.name = text.into()),
+    ),
+    Key::optional("device", Kind::Nested(read_device)),
+    Key::required("lcores", Kind::Nested(read_lcores)),
+    Key::optional(
+        "idle",
+        Kind::Word(&["spin", "backoff"], |e, index| e.is_backoff = index == 1),
+    ),
+    Key::optional(
+        "backoff_max",
+        Kind::DurationNs(1_000, 1_000_000_000, |e| &mut e.max_sleep_ns),
+    ),
+    Key::optional(
+        "step_max",
+        Kind::DurationNs(10_000, 60_000_000_000, |e| &mut e.config.step_max_ns),
+    ),
+];
+
+/// The rule of [`is_name`] in words.
+pub(super) const NAME_RULE: &str = "1 to 63 letters, digits, '-', '_' or '.'";
+
+/// Whether an engine, a peer or a context may be named so.
+pub(super) fn is_name(text: &str) -> bool {
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=63).contains(&text.len()) && text.chars().all(is_legal)
+}
+
+fn read_device(engine: &mut EngineDraft, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    match value::word(item.get_ref(), report.catalog.devices) {
+        Ok(index) => engine.config.device = report.catalog.devices[index].into(),
+        Err(refusal) => report.refuse_at(path, item.span().start, refusal.what, refusal.allowed),
+    }
+}
+
+fn read_lcores(engine: &mut EngineDraft, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    let cpus = read_list(report, path, item, (1, 64), |value| {
+        value::count(value, 0, 4095)
+    });
+    for (index, cpu) in cpus.iter().enumerate() {
+        if cpus[..index].contains(cpu) {
+            report.refuse(
+                path,
+                format!("names CPU {cpu} twice"),
+                "a CPU of its own for each lcore of an engine".into(),
+            );
+            break;
+        }
+    }
+    engine.config.lcores = cpus.into_iter().map(|cpu| cpu as u32).collect();
 }

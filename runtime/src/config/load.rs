@@ -1,5 +1,9 @@
 //! `[load]`: what `run` does to its engines, and what it must have seen to call the run good.
 
+use super::reader::{Item, Key, Kind, read_list, read_table};
+use super::report::{Path, Report};
+use super::value;
+
 /// The load of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoadConfig {
@@ -9,11 +13,11 @@ pub struct LoadConfig {
     pub duration_ns: u64,
     /// `contexts`: live contexts on each side.
     pub contexts: u32,
-    /// `sizes`: bytes of an operation; each is as likely as the other.
+    /// `sizes`: bytes of an operation, 1 to 16 of them, each as likely as the other. A send is cut to what a message carries.
     pub sizes_bytes: Vec<u64>,
     /// `large`: bytes of the operation that is cut into many slices.
     pub large_bytes: u64,
-    /// `mix`: how often each operation is chosen.
+    /// `mix`: how often each operation is chosen; 0 for one that it doesn't name.
     pub mix: OperationMix,
     /// `paced_share`: the part of `duration` that goes to the paced phase, 0 to 1; the rest is flat out.
     pub paced_share: f64,
@@ -75,4 +79,97 @@ impl Default for LoadConfig {
             minima: Minima::default(),
         }
     }
+}
+
+pub(super) const KEYS: &[Key<LoadConfig>] = &[
+    Key::optional("seed", Kind::Count64(0, i64::MAX as u64, |l| &mut l.seed)),
+    Key::optional(
+        "duration",
+        Kind::DurationNs(1_000_000, 86_400_000_000_000, |l| &mut l.duration_ns),
+    ),
+    Key::optional(
+        "contexts",
+        Kind::Count(1, u16::MAX as u32, |l| &mut l.contexts),
+    ),
+    Key::optional("sizes", Kind::Nested(read_sizes)),
+    Key::optional("large", Kind::Bytes(1, 1 << 30, 1, |l| &mut l.large_bytes)),
+    Key::optional("mix", Kind::Nested(read_mix)),
+    Key::optional(
+        "paced_share",
+        Kind::Number(0.0, 1.0, |l| &mut l.paced_share),
+    ),
+    Key::optional(
+        "paced_rate",
+        Kind::Number(1.0, 1e9, |l| &mut l.paced_rate_per_s),
+    ),
+    Key::optional(
+        "kills_per_s",
+        Kind::Number(0.0, 1e6, |l| &mut l.kills_per_s),
+    ),
+    Key::optional(
+        "revokes_per_s",
+        Kind::Number(0.0, 1e6, |l| &mut l.revokes_per_s),
+    ),
+    Key::required(
+        "min_operations",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.operations),
+    ),
+    Key::required(
+        "min_reclaims",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.reclaims),
+    ),
+    Key::required(
+        "min_kills_with_ops_in_flight",
+        Kind::Number(0.0, 100.0, |l| {
+            &mut l.minima.kills_with_ops_in_flight_percent
+        }),
+    ),
+    Key::required(
+        "min_revokes_with_write_in_flight",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.revokes_with_write_in_flight),
+    ),
+    Key::required(
+        "max_quarantined",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.max_quarantined),
+    ),
+    Key::required(
+        "min_share_percent",
+        Kind::Number(0.0, 100.0, |l| &mut l.minima.share_percent),
+    ),
+];
+
+pub(super) const MIX_KEYS: &[Key<OperationMix>] = &[
+    Key::optional("write", Kind::Count(0, 1000, |m| &mut m.write)),
+    Key::optional("read", Kind::Count(0, 1000, |m| &mut m.read)),
+    Key::optional("send", Kind::Count(0, 1000, |m| &mut m.send)),
+];
+
+fn read_sizes(load: &mut LoadConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    load.sizes_bytes = read_list(report, path, item, (1, 16), |value| {
+        value::bytes(value, 1, 1 << 30, 1)
+    });
+}
+
+fn read_mix(load: &mut LoadConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    // What the mix doesn't name, the load doesn't do.
+    let mut mix = OperationMix {
+        write: 0,
+        read: 0,
+        send: 0,
+    };
+    read_table(report, path, item, MIX_KEYS, &mut mix);
+    let is_empty = mix
+        == OperationMix {
+            write: 0,
+            read: 0,
+            send: 0,
+        };
+    if item.get_ref().is_table() && is_empty && report.is_sound(path) {
+        report.refuse(
+            path,
+            "has no operation".into(),
+            "{ write = 2, read = 1, send = 1 } with one above 0".into(),
+        );
+    }
+    load.mix = mix;
 }

@@ -1,5 +1,10 @@
 //! `[memory]`: the arena of each engine and how it is divided.
 
+use super::reader::{Item, Key, Kind, read_tables};
+use super::report::{Path, Report};
+use super::units::show_bytes;
+use crate::limits::FRAME_BYTES;
+
 /// The arena of each engine of the file, and its pools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryConfig {
@@ -26,7 +31,7 @@ pub struct MemoryConfig {
 /// One pool of buffers of a fixed size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolConfig {
-    /// `buffer`: bytes of a buffer.
+    /// `buffer`: bytes of a buffer, a multiple of 64.
     pub buffer_bytes: u64,
     /// `count`: how many.
     pub count: u32,
@@ -54,6 +59,27 @@ pub enum Policy {
     Off,
 }
 
+impl MemoryConfig {
+    /// The most pools of an arena.
+    pub const MAX_POOLS: usize = 4;
+
+    /// The bytes of the largest buffer, and so the longest that one allocation can be.
+    #[must_use]
+    pub fn largest_buffer_bytes(&self) -> u64 {
+        self.pools
+            .iter()
+            .map(|pool| pool.buffer_bytes)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Buffers of all pools.
+    #[must_use]
+    pub fn buffers(&self) -> u64 {
+        self.pools.iter().map(|pool| u64::from(pool.count)).sum()
+    }
+}
+
 impl Default for MemoryConfig {
     fn default() -> Self {
         Self {
@@ -71,10 +97,83 @@ impl Default for MemoryConfig {
                 },
                 PoolConfig {
                     buffer_bytes: 64 << 10,
-                    count: 512,
+                    count: 256,
+                },
+                PoolConfig {
+                    buffer_bytes: 1 << 20,
+                    count: 32,
                 },
             ],
             receive_buffer_bytes: 4 << 10,
         }
     }
+}
+
+pub(super) const KEYS: &[Key<MemoryConfig>] = &[
+    Key::optional(
+        "bytes",
+        Kind::Bytes(4 << 10, 16 << 40, 1, |m| &mut m.arena_bytes),
+    ),
+    Key::optional(
+        "page_size",
+        Kind::Word(&["1GiB", "2MiB", "4KiB"], |m, index| {
+            m.page_size = PAGE_SIZES[index]
+        }),
+    ),
+    Key::optional("transparent", Kind::Flag(|m| &mut m.transparent)),
+    Key::optional(
+        "hugepages",
+        Kind::Word(POLICY_WORDS, |m, index| m.hugepages = POLICIES[index]),
+    ),
+    Key::optional(
+        "lock",
+        Kind::Word(POLICY_WORDS, |m, index| m.lock = POLICIES[index]),
+    ),
+    Key::optional(
+        "numa",
+        Kind::Count(0, 1023, |m| m.numa_node.get_or_insert(0)),
+    ),
+    Key::optional("zero_on_release", Kind::Flag(|m| &mut m.zero_on_release)),
+    Key::optional("pools", Kind::Nested(read_pools)),
+    Key::optional(
+        "receive_buffer",
+        Kind::Bytes(FRAME_BYTES, 1 << 20, 64, |m| &mut m.receive_buffer_bytes),
+    ),
+];
+
+pub(super) const POOL_KEYS: &[Key<PoolConfig>] = &[
+    Key::required(
+        "buffer",
+        Kind::Bytes(64, 1 << 30, 64, |p| &mut p.buffer_bytes),
+    ),
+    Key::required("count", Kind::Count(1, 1 << 24, |p| &mut p.count)),
+];
+
+const PAGE_SIZES: [PageSize; 3] = [PageSize::Huge1GiB, PageSize::Huge2MiB, PageSize::Base4KiB];
+const POLICY_WORDS: &[&str] = &["require", "prefer", "off"];
+const POLICIES: [Policy; 3] = [Policy::Require, Policy::Prefer, Policy::Off];
+
+fn read_pools(memory: &mut MemoryConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    let pools = read_tables(report, path, item, POOL_KEYS);
+    let ascending = pools.is_sorted_by(|a: &PoolConfig, b| a.buffer_bytes < b.buffer_bytes);
+    let allowed =
+        "1 to 4 pools of ascending buffer sizes, such as [{ buffer = \"2KiB\", count = 4096 }]";
+    if item.get_ref().is_array() && !(1..=MemoryConfig::MAX_POOLS).contains(&pools.len()) {
+        report.refuse(
+            path,
+            format!("is a list of {} pools", pools.len()),
+            allowed.into(),
+        );
+    } else if !ascending && report.is_sound(path) {
+        let sizes: Vec<String> = pools
+            .iter()
+            .map(|pool| show_bytes(pool.buffer_bytes))
+            .collect();
+        report.refuse(
+            path,
+            format!("has buffers of {}", sizes.join(", ")),
+            allowed.into(),
+        );
+    }
+    memory.pools = pools;
 }

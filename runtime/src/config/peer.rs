@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::engine::{NAME_RULE, is_name};
+use super::reader::{Key, Kind};
+
 /// One peer of one engine.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerConfig {
     /// `name`: the name of the peer's engine, as its hello says it. Unique among the peers of `engine`.
     pub name: String,
@@ -34,8 +37,83 @@ pub enum PeerAddress {
     },
 }
 
+impl Default for PeerConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            engine: 0,
+            address: PeerAddress::default(),
+            lcores: 1,
+            secret_file: None,
+        }
+    }
+}
+
 impl Default for PeerAddress {
     fn default() -> Self {
         Self::Local(String::new())
+    }
+}
+
+/// The engine is named in the file.
+#[derive(Default)]
+pub(super) struct PeerDraft {
+    pub(super) config: PeerConfig,
+    pub(super) engine: Option<String>,
+}
+
+pub(super) const KEYS: &[Key<PeerDraft>] = &[
+    Key::required(
+        "name",
+        Kind::Text(is_name, NAME_RULE, |p, text| p.config.name = text.into()),
+    ),
+    Key::optional(
+        "engine",
+        Kind::Text(is_name, NAME_RULE, |p, text| p.engine = Some(text.into())),
+    ),
+    Key::required("address", Kind::Text(is_address, ADDRESS_RULE, set_address)),
+    Key::optional("lcores", Kind::Count(1, 64, |p| &mut p.config.lcores)),
+    Key::optional(
+        "secret_file",
+        Kind::Text(
+            |text| !text.is_empty(),
+            "the path of a file",
+            |p, text| p.config.secret_file = Some(text.into()),
+        ),
+    ),
+];
+
+const ADDRESS_RULE: &str =
+    "\"local:NAME\" for an engine of this file, \"shm:NAME\" or \"rdma:HOST:PORT\"";
+
+fn is_address(text: &str) -> bool {
+    parse_address(text).is_some()
+}
+
+fn set_address(peer: &mut PeerDraft, text: &str) {
+    peer.config.address = parse_address(text).expect("only legal texts are set");
+}
+
+fn parse_address(text: &str) -> Option<PeerAddress> {
+    let (scheme, rest) = text.split_once(':')?;
+    match scheme {
+        "local" => is_name(rest).then(|| PeerAddress::Local(rest.into())),
+        "shm" => is_name(rest).then(|| PeerAddress::Shm(rest.into())),
+        "rdma" => {
+            let (host, port) = rest.rsplit_once(':')?;
+            let is_bracketed = host.starts_with('[') && host.ends_with(']');
+            let is_host = !host.is_empty() && (is_bracketed || !host.contains(':'));
+            let port = port
+                .bytes()
+                .all(|byte| byte.is_ascii_digit())
+                .then_some(port)?
+                .parse()
+                .ok()?;
+            (is_host && port > 0).then(|| PeerAddress::Rdma {
+                host: host.into(),
+                port,
+            })
+        }
+        _ => None,
     }
 }

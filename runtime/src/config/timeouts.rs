@@ -1,5 +1,7 @@
 //! `[timeouts]`: how long each step may take, and the sum that bounds a reclaim.
 
+use super::reader::{Key, Kind};
+
 /// All times of one engine, in ns. The control thread and each lcore keep a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
@@ -66,3 +68,55 @@ impl Default for Timeouts {
         }
     }
 }
+
+pub(super) const KEYS: &[Key<Timeouts>] = &[
+    Key::optional(
+        "fence",
+        Kind::DurationNs(100 * US, 60 * S, |t| &mut t.fence_timeout_ns),
+    ),
+    Key::optional(
+        "invalidate",
+        Kind::DurationNs(100 * US, 60 * S, |t| &mut t.invalidate_timeout_ns),
+    ),
+    Key::optional(
+        "drain",
+        Kind::DurationNs(100 * US, 60 * S, |t| &mut t.drain_timeout_ns),
+    ),
+    Key::optional(
+        "control",
+        Kind::DurationNs(MS, 60 * S, |t| &mut t.control_timeout_ns),
+    ),
+    Key::optional(
+        "per_key",
+        Kind::DurationNs(1, 100 * MS, |t| &mut t.per_key_ns),
+    ),
+    Key::optional(
+        "keepalive",
+        Kind::DurationNs(MS, 60 * S, |t| &mut t.keepalive_interval_ns),
+    ),
+    Key::optional(
+        "reconnect",
+        Kind::DurationNs(MS, HOUR, |t| &mut t.reconnect_timeout_ns),
+    ),
+    Key::optional(
+        "lease",
+        Kind::DurationOrNone(MS, 24 * HOUR, |t| &mut t.lease_ns),
+    ),
+    Key::optional(
+        "client_lease",
+        Kind::DurationNs(MS, HOUR, |t| &mut t.client_lease_ns),
+    ),
+    Key::optional(
+        "flush_interval",
+        Kind::DurationNs(US, S, |t| &mut t.flush_interval_ns),
+    ),
+    Key::optional(
+        "shutdown",
+        Kind::DurationNs(MS, HOUR, |t| &mut t.shutdown_timeout_ns),
+    ),
+];
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const S: u64 = 1_000 * MS;
+const HOUR: u64 = 3_600 * S;

@@ -3,6 +3,10 @@
 //! All tables are sized from [`Limits`] at start and never grow. A limit that is reached is an error for whoever asked, and
 //! nobody else notices: that is promise R9, and [`Limit::admit`] is where it is decided.
 
+mod budget;
+
+pub use budget::{BUDGET_ALIGN_BYTES, CANARY_BYTES, budget, budget_bytes};
+
 use core::fmt;
 
 /// The most bytes of a control frame: what a lane's own traffic needs a send slot. Messages may be longer
