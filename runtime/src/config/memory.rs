@@ -1,5 +1,7 @@
 //! `[memory]`: the arena of each engine and how it is divided.
 
+use keyfence_mempool::{ArenaConfig, PageSize, Policy};
+
 use super::reader::{Item, Key, Kind, read_tables};
 use super::report::{Path, Report};
 use super::units::show_bytes;
@@ -37,31 +39,39 @@ pub struct PoolConfig {
     pub count: u32,
 }
 
-/// The page size wanted for an arena.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PageSize {
-    /// `"1GiB"`
-    Huge1GiB,
-    /// `"2MiB"`
-    Huge2MiB,
-    /// `"4KiB"`
-    Base4KiB,
-}
-
-/// How much a property of the memory matters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
-    /// `"require"`: a start without it is an error.
-    Require,
-    /// `"prefer"`: falls back, and says so.
-    Prefer,
-    /// `"off"`: not tried.
-    Off,
+impl PoolConfig {
+    /// What the pool takes from its arena, canaries included; more than any arena where it exceeds the address space.
+    #[must_use]
+    pub fn arena_bytes(&self) -> u64 {
+        let shape = keyfence_mempool::PoolConfig {
+            buf_bytes: usize::try_from(self.buffer_bytes).unwrap_or(usize::MAX),
+            count: self.count as usize,
+            caches: 1,
+            cache_size: 0,
+            canary: true,
+        };
+        shape.arena_bytes().map_or(u64::MAX, |bytes| bytes as u64)
+    }
 }
 
 impl MemoryConfig {
     /// The most pools of an arena.
     pub const MAX_POOLS: usize = 4;
+
+    /// The arena to map for one engine. Its errors name what is short; `Require` makes them errors of the start.
+    #[must_use]
+    pub fn arena_config(&self) -> ArenaConfig {
+        // A size beyond the address space is beyond every memory, which mapping then says.
+        let bytes = usize::try_from(self.arena_bytes).unwrap_or(usize::MAX);
+        ArenaConfig {
+            page_size: self.page_size,
+            transparent: self.transparent,
+            hugepages: self.hugepages,
+            lock: self.lock,
+            numa_node: self.numa_node,
+            ..ArenaConfig::new(bytes)
+        }
+    }
 
     /// The bytes of the largest buffer, and so the longest that one allocation can be.
     #[must_use]

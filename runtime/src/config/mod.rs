@@ -25,8 +25,9 @@ mod verbs;
 
 pub use engine::{EngineConfig, IdlePolicy};
 pub use error::{ConfigError, ConfigErrors};
+pub use keyfence_mempool::{PageSize, Policy};
 pub use load::{LoadConfig, Minima, OperationMix};
-pub use memory::{MemoryConfig, PageSize, Policy, PoolConfig};
+pub use memory::{MemoryConfig, PoolConfig};
 pub use peer::{PeerAddress, PeerConfig};
 pub use service::{OptionKind, OptionValue, ServiceConfig, ServiceKind};
 pub use timeouts::Timeouts;

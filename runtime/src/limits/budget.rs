@@ -6,9 +6,6 @@ use crate::config::MemoryConfig;
 /// What each consumer's bytes are rounded up to, so that each starts at a page.
 pub const BUDGET_ALIGN_BYTES: u64 = 4096;
 
-/// Bytes behind each buffer of a pool that catch an overrun.
-pub const CANARY_BYTES: u64 = 64;
-
 const POOL_NAMES: [&str; MemoryConfig::MAX_POOLS] = [
     "buffer pool 1",
     "buffer pool 2",
@@ -32,13 +29,8 @@ const POOL_NAMES: [&str; MemoryConfig::MAX_POOLS] = [
 pub fn budget(limits: &Limits, memory: &MemoryConfig, lanes: u32) -> Vec<(&'static str, u64)> {
     let lanes = u64::from(lanes);
     let receive_bytes = memory.receive_buffer_bytes;
-    let pools = memory.pools.iter().zip(POOL_NAMES).map(|(pool, name)| {
-        let stride = pool
-            .buffer_bytes
-            .next_multiple_of(64)
-            .saturating_add(CANARY_BYTES);
-        (name, stride.saturating_mul(u64::from(pool.count)))
-    });
+    let pools = memory.pools.iter().zip(POOL_NAMES);
+    let pools = pools.map(|(pool, name)| (name, pool.arena_bytes()));
     let receives = lanes.saturating_mul(u64::from(limits.receive_depth));
     let messages = u64::from(limits.contexts) * u64::from(limits.context.messages);
     let frames = lanes.saturating_mul(u64::from(limits.send_depth));

@@ -5,13 +5,13 @@
 
 mod budget;
 
-pub use budget::{BUDGET_ALIGN_BYTES, CANARY_BYTES, budget, budget_bytes};
+pub use budget::{BUDGET_ALIGN_BYTES, budget, budget_bytes};
 
 use core::fmt;
 
 /// The most bytes of a control frame: what a lane's own traffic needs a send slot. Messages may be longer
 /// ([`MemoryConfig::receive_buffer_bytes`](crate::config::MemoryConfig::receive_buffer_bytes)).
-pub const FRAME_BYTES: u64 = 256;
+pub const FRAME_BYTES: u64 = crate::wire::MAX_CONTROL_BYTES as u64;
 
 /// All limits of one engine (`[limits]`).
 ///
