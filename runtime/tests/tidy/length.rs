@@ -1,12 +1,17 @@
 //! How long a file and a function may be.
 
-use super::finding::{Finding, assert_none};
+use super::finding::{Exception, Finding, assert_none, except};
 use super::source::{Source, workspace};
 use super::token::{Token, closing};
 
 /// The aim is 300 lines a file and 40 a function; these are the bounds.
 const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 70;
+
+const EXCEPTIONS: &[Exception] = &[Exception {
+    path: "mempool/tests/pool/shape.rs",
+    reason: "a table of shapes that is to become a list of changes to a good one",
+}];
 
 fn too_long(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -64,7 +69,7 @@ fn body(tokens: &[Token<'_>], at: usize) -> Option<usize> {
 
 #[test]
 fn files_and_functions_are_short() {
-    assert_none(&too_long(&workspace()));
+    assert_none(&except(too_long(&workspace()), EXCEPTIONS));
 }
 
 #[test]
