@@ -232,6 +232,11 @@ impl Segment {
         self.mapping.bytes()
     }
 
+    /// Address of the first byte, for a fork handler.
+    pub fn address(&self) -> u64 {
+        self.mapping.start().as_ptr() as u64
+    }
+
     /// The bytes `offset..offset + len`.
     #[inline]
     pub fn dma(&self, offset: usize, len: usize) -> Result<DmaSlice<'_>, RangeError> {

@@ -172,17 +172,21 @@ impl Buf {
 }
 
 impl Drop for Buf {
+    // Inlined so that a put, which has emptied the handle, pays nothing for its end.
+    #[inline]
     fn drop(&mut self) {
-        let Some(Core {
-            shared,
-            index,
-            generation,
-        }) = self.core.take()
-        else {
-            return;
-        };
-        if let Outcome::Free { generation } = shared.slot(index).state.drop_handle(generation) {
-            shared.bring_home(index, generation);
+        if let Some(core) = self.core.take() {
+            core.end();
+        }
+    }
+}
+
+impl Core {
+    #[inline(never)]
+    fn end(self) {
+        let slot = self.shared.slot(self.index);
+        if slot.state.drop_handle(self.generation) == Outcome::Free {
+            self.shared.bring_home(self.index);
         }
     }
 }

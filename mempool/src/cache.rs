@@ -14,9 +14,11 @@ use crate::sync::{Arc, Ordering};
 pub struct PoolCache {
     shared: Arc<Shared>,
     number: usize,
-    /// Free buffers, the last used on top. Each keeps its own reference to the pool, so that giving one out costs
-    /// none.
-    home: Vec<Core>,
+    /// Free buffers, the last used on top.
+    home: Vec<u32>,
+    /// One reference to the pool for each buffer at home, so that giving one out or taking it back counts none.
+    /// Apart from the indices, since a processor cannot forward two narrow stores to the wide load of a pair.
+    references: Vec<Arc<Shared>>,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -118,12 +120,13 @@ pub enum ReclaimError {
 
 impl PoolCache {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> PoolCache {
-        // One more, so that a cache of size 0 still has a place for what it is about to give out.
-        let home = Vec::with_capacity(shared.config().cache_size + 1);
+        // One more: what comes home is there before the rest is sent on, and a cache of size 0 needs a place too.
+        let room = shared.config().cache_size + 1;
         PoolCache {
             shared,
             number,
-            home,
+            home: Vec::with_capacity(room),
+            references: Vec::with_capacity(room),
             not_sync: PhantomData,
         }
     }
@@ -132,22 +135,28 @@ impl PoolCache {
     #[inline]
     pub fn get(&mut self, owner: u32) -> Option<Buf> {
         loop {
-            if self.home.is_empty() && !self.refill() {
+            let Some(index) = self.home.pop() else {
+                if self.refill() {
+                    continue;
+                }
                 self.shared
                     .counters
                     .empty_gets
                     .fetch_add(1, Ordering::Relaxed);
                 return None;
-            }
-            if let Some(core) = self
-                .home
+            };
+            let shared = self
+                .references
                 .pop()
-                .filter(|core| core.shared.is_fit(core.index, core.generation))
-            {
-                self.shared
-                    .slot(core.index)
-                    .give_out(core.generation, owner);
-                return Some(Buf::new(core));
+                .expect("as many references as buffers");
+            let slot = shared.slot(index);
+            if shared.is_fit(index) {
+                let generation = slot.give_out(owner);
+                return Some(Buf::new(Core {
+                    shared,
+                    index,
+                    generation,
+                }));
             }
         }
     }
@@ -162,23 +171,15 @@ impl PoolCache {
                 .fetch_add(1, Ordering::Relaxed);
             return Err(PutError::Foreign(buf));
         }
-        let mut core = buf.into_core();
-        match self
-            .shared
-            .slot(core.index)
-            .state
-            .drop_handle(core.generation)
-        {
+        let Core {
+            shared,
+            index,
+            generation,
+        } = buf.into_core();
+        match self.shared.slot(index).state.drop_handle(generation) {
             Outcome::Kept => Ok(()),
-            Outcome::Free { generation } => {
-                core.generation = generation;
-                let index = core.index;
-                if self.bring_home(core) {
-                    Ok(())
-                } else {
-                    Err(PutError::Overrun { index })
-                }
-            }
+            Outcome::Free if self.bring_home(index, shared) => Ok(()),
+            Outcome::Free => Err(PutError::Overrun { index }),
         }
     }
 
@@ -286,27 +287,23 @@ impl PoolCache {
     fn settle(&mut self, id: BufId, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Kept => true,
-            Outcome::Free { generation } => self.bring_home(Core {
-                shared: Arc::clone(&self.shared),
-                index: id.index,
-                generation,
-            }),
+            Outcome::Free => {
+                let reference = Arc::clone(&self.shared);
+                self.bring_home(id.index, reference)
+            }
         }
     }
 
     /// `false` if the buffer is unfit and quarantined.
     #[inline]
-    fn bring_home(&mut self, core: Core) -> bool {
-        if !self.shared.is_fit(core.index, core.generation) {
+    fn bring_home(&mut self, index: u32, reference: Arc<Shared>) -> bool {
+        if !self.shared.is_fit(index) {
             return false;
         }
-        if self.home.len() >= self.shared.config().cache_size {
+        self.home.push(index);
+        self.references.push(reference);
+        if self.home.len() > self.shared.config().cache_size {
             self.spill();
-        }
-        if self.shared.config().cache_size == 0 {
-            self.shared.depot.push_many([core.index]);
-        } else {
-            self.home.push(core);
         }
         true
     }
@@ -320,32 +317,25 @@ impl PoolCache {
     #[cold]
     fn refill(&mut self) -> bool {
         let batch = self.batch();
-        let (shared, home) = (&self.shared, &mut self.home);
-        shared.depot.pop_many(batch, |index| {
-            let generation = shared.slot(index).state.read().generation();
-            home.push(Core {
-                shared: Arc::clone(shared),
-                index,
-                generation,
-            });
-        }) > 0
+        let home = &mut self.home;
+        let got = self.shared.depot.pop_many(batch, |index| home.push(index));
+        self.references
+            .extend((0..got).map(|_| Arc::clone(&self.shared)));
+        got > 0
     }
 
     /// The buffers used longest ago go first: those on top are warm.
     #[cold]
     fn spill(&mut self) {
         let batch = self.batch().min(self.home.len());
-        self.shared
-            .depot
-            .push_many(self.home.drain(..batch).map(|core| core.index));
+        self.shared.depot.push_many(self.home.drain(..batch));
+        self.references.truncate(self.home.len());
     }
 }
 
 impl Drop for PoolCache {
     fn drop(&mut self) {
-        self.shared
-            .depot
-            .push_many(self.home.drain(..).map(|core| core.index));
+        self.shared.depot.push_many(self.home.drain(..));
         self.shared.free_cache(self.number);
     }
 }

@@ -112,19 +112,24 @@ impl Shared {
     }
 
     /// Looks at the canary of a free buffer that the caller alone has; quarantines it if somebody wrote there.
-    #[inline]
-    pub(crate) fn is_fit(&self, index: u32, generation: u32) -> bool {
-        if !self.config.canary || self.canary_is_intact(index) {
+    #[inline(always)]
+    pub(crate) fn is_fit(&self, index: u32) -> bool {
+        !self.config.canary || self.canary_shows_fit(index)
+    }
+
+    #[inline(never)]
+    fn canary_shows_fit(&self, index: u32) -> bool {
+        if self.canary_is_intact(index) {
             return true;
         }
-        self.slot(index).state.quarantine(generation);
+        self.slot(index).state.quarantine();
         self.counters.overruns.fetch_add(1, Ordering::Relaxed);
         false
     }
 
     /// Brings a buffer home that became free outside any cache, on whichever thread.
-    pub(crate) fn bring_home(&self, index: u32, generation: u32) {
-        if self.is_fit(index, generation) {
+    pub(crate) fn bring_home(&self, index: u32) {
+        if self.is_fit(index) {
             self.depot.push_many([index]);
         }
     }
@@ -161,9 +166,9 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn give_out(&self, generation: u32, owner: u32) {
+    pub(crate) fn give_out(&self, owner: u32) -> u32 {
         self.owner.store(owner, Ordering::Relaxed);
-        self.state.give_out(generation);
+        self.state.give_out()
     }
 }
 

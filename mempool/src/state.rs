@@ -24,11 +24,8 @@ pub struct StateWord(AtomicU64);
 pub enum Outcome {
     /// Something still keeps the buffer.
     Kept,
-    /// Nothing does, and the caller has to bring it home under this generation.
-    Free {
-        /// Generation that the buffer will be given out under.
-        generation: u32,
-    },
+    /// Nothing does, and the caller has to bring it home.
+    Free,
 }
 
 /// Why a change was refused. Nothing has changed.
@@ -69,28 +66,27 @@ impl StateWord {
         State(self.0.load(Ordering::Acquire))
     }
 
-    /// Gives out a free buffer. The caller has popped it, so nobody else can change its state: ids of a free buffer
-    /// are refused.
+    /// Gives out a free buffer, and returns the generation that it is given out under. The caller has popped it, so
+    /// nobody else can change its state: ids of a free buffer are refused.
     #[inline]
-    pub fn give_out(&self, generation: u32) {
-        let free = State::free(generation);
-        assert_eq!(
-            self.0.load(Ordering::Relaxed),
-            free.0,
+    pub fn give_out(&self) -> u32 {
+        let state = State(self.0.load(Ordering::Relaxed));
+        assert!(
+            state.is_free(),
             "a buffer in the pool is not free: it was put twice"
         );
-        self.0.store(free.0 | HANDLE_OUT, Ordering::Release);
+        self.0.store(state.0 | HANDLE_OUT, Ordering::Release);
+        state.generation()
     }
 
     /// Sets a free buffer aside for good. The caller alone has it, as for [`StateWord::give_out`].
-    pub fn quarantine(&self, generation: u32) {
-        let free = State::free(generation);
-        assert_eq!(
-            self.0.load(Ordering::Relaxed),
-            free.0,
+    pub fn quarantine(&self) {
+        let state = State(self.0.load(Ordering::Relaxed));
+        assert!(
+            state.is_free(),
             "a buffer that is in use cannot be quarantined"
         );
-        self.0.store(free.0 | QUARANTINED, Ordering::Release);
+        self.0.store(state.0 | QUARANTINED, Ordering::Release);
     }
 
     /// Takes the handle away.
@@ -106,9 +102,7 @@ impl StateWord {
             .compare_exchange(alone, freed.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            return Outcome::Free {
-                generation: freed.generation(),
-            };
+            return Outcome::Free;
         }
         let changed = self.change(generation, |state| {
             assert!(state.handle_is_out(), "a handle was dropped twice");
@@ -164,7 +158,7 @@ impl StateWord {
     ) -> Result<(), Refusal> {
         match self.change(generation, next)? {
             Outcome::Kept => Ok(()),
-            Outcome::Free { .. } => unreachable!("a change that adds a keeper freed the buffer"),
+            Outcome::Free => unreachable!("a change that adds a keeper freed the buffer"),
         }
     }
 
@@ -191,9 +185,7 @@ impl StateWord {
                 .compare_exchange_weak(seen, wanted.0, Ordering::AcqRel, Ordering::Relaxed)
             {
                 Ok(_) if wanted.is_free() => {
-                    return Ok(Outcome::Free {
-                        generation: wanted.generation(),
-                    });
+                    return Ok(Outcome::Free);
                 }
                 Ok(_) => return Ok(Outcome::Kept),
                 Err(found) => seen = found,
