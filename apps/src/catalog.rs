@@ -1,0 +1,9 @@
+//! What this program can start: the devices and services that a file may name.
+
+use keyfence::config::Catalog;
+
+/// The default device first.
+pub const CATALOG: Catalog<'static> = Catalog {
+    devices: &["soft"],
+    services: &[],
+};

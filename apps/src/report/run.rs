@@ -1,0 +1,173 @@
+//! The fields of `run`.
+
+use serde::Serialize;
+
+use super::{Latency, Quantiles};
+
+/// What `run` did and saw.
+#[derive(Serialize, Clone, PartialEq, Debug, Default)]
+pub struct RunReport {
+    /// The arenas.
+    pub memory: MemoryReport,
+    /// The lcores of all engines.
+    pub lcores: Vec<LcoreReport>,
+    /// Of the traffic.
+    pub duration_s: f64,
+    /// A cache line's way there and back between two lcores: what the latencies are to be compared with.
+    pub probe_ns: u64,
+    /// The phases in their order.
+    pub phases: Vec<PhaseReport>,
+    /// What was reclaimed.
+    pub reclaim: ReclaimReport,
+    /// How much of what can go wrong had a chance to.
+    pub coverage: CoverageReport,
+    /// What went wrong. All 0 and balanced in a good run.
+    pub checks: ChecksReport,
+    /// Whether a signal ended the run early; the minima then don't apply.
+    pub interrupted: bool,
+    /// The checks that failed, by the names of their fields.
+    pub caught_by: Vec<String>,
+    /// Lanes that broke.
+    pub lanes: LanesReport,
+    /// Peers that were lost.
+    pub peers: PeersReport,
+    /// Latency of contexts that were not touched, without and with others being killed.
+    pub bystanders: BystandersReport,
+}
+
+/// The arenas of all engines together.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct MemoryReport {
+    /// `1GiB`, `2MiB`, `transparent` or `4KiB`; the smallest of the engines'.
+    pub page_kind: String,
+    /// Bytes mapped.
+    pub bytes: u64,
+    /// Whether all of them are locked.
+    pub locked: bool,
+}
+
+/// One lcore.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct LcoreReport {
+    /// The engine's name.
+    pub engine: String,
+    /// Its number in the engine.
+    pub lcore: u16,
+    /// The CPU that it is pinned to.
+    pub cpu: u32,
+    /// Poll steps.
+    pub steps: u64,
+    /// Operations completed.
+    pub ops: u64,
+    /// Steps that took longer than `step_max`.
+    pub stalls: u64,
+}
+
+/// One phase.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct PhaseReport {
+    /// `paced` or `flat`.
+    pub name: String,
+    /// By kind.
+    pub ops: OpsReport,
+}
+
+/// Operations by kind.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpsReport {
+    /// Writes.
+    pub write: OpReport,
+    /// Reads.
+    pub read: OpReport,
+    /// Sends.
+    pub send: OpReport,
+}
+
+/// Operations of one kind.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpReport {
+    /// Operations completed with `Ok`.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many of them were timed.
+    pub samples: u64,
+    /// Samples beyond the histogram's bound.
+    pub overflow: u64,
+    /// Paced: from the intended start.
+    pub latency_ns: Latency,
+}
+
+/// What was reclaimed.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReclaimReport {
+    /// Contexts that ended as `Reclaimed`.
+    pub contexts_reclaimed: u64,
+    /// Grants that ended as `Zapped`.
+    pub grants_zapped: u64,
+    /// Contexts, keys and buffers in quarantine at the end.
+    pub quarantined: u64,
+    /// From the kill to `Reclaimed`.
+    pub reclaim_ns: Quantiles,
+}
+
+/// How much of what can go wrong had a chance to.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct CoverageReport {
+    /// Kills while operations of the context were in flight.
+    pub reclaims_with_ops_in_flight: u64,
+    /// Revokes while the holder's write was in flight.
+    pub revokes_with_write_in_flight: u64,
+    /// Buffers given to a new owner.
+    pub reuses: u64,
+    /// Bytes of them compared with their pattern.
+    pub bytes_scanned: u64,
+    /// Reads by a revoked key whose result was looked at.
+    pub late_reads_checked: u64,
+}
+
+/// What went wrong.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChecksReport {
+    /// Bytes that changed in memory after it was given back.
+    pub late_bytes: u64,
+    /// Reads that saw memory after it was given back.
+    pub late_reads: u64,
+    /// Keys that the device still honoured at `Zapped`, at the end of a flush or at a reuse.
+    pub stale_keys: u64,
+    /// Own work requests that had not ended by then.
+    pub open_wrs: u64,
+    /// Operations of untouched contexts that failed.
+    pub bystander_errors: u64,
+    /// Operations without a completion.
+    pub unfinished_ops: u64,
+    /// Grants without `Zapped` or `GrantQuarantined`.
+    pub leaked_grants: u64,
+    /// Whether use and sum are equal for every quota and pool.
+    pub books_balance: bool,
+}
+
+/// Lanes that broke.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct LanesReport {
+    /// Repairs that came to their end.
+    pub repairs: u64,
+    /// From the break to the end of the repair.
+    pub repair_ns: Quantiles,
+}
+
+/// Peers that were lost.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct PeersReport {
+    /// Sessions that ended by loss.
+    pub down: u64,
+}
+
+/// Latency of untouched contexts.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct BystandersReport {
+    /// While nobody was reclaimed.
+    pub quiet: Latency,
+    /// While somebody was.
+    pub chaos: Latency,
+}
