@@ -209,21 +209,33 @@ impl Default for Limits {
             zero_budget_bytes: 64 << 10,
             epochs: 256,
             trace_records: 4096,
-            context: ContextLimits {
-                grants: 64,
-                imports: 64,
-                exposed_bytes: 64 << 20,
-                buffers: 128,
-                ops_in_flight: 64,
-                bytes_in_flight: 16 << 20,
-                messages: 16,
-            },
-            peer: PeerLimits {
-                grants: 4096,
-                imports: 4096,
-                exposed_bytes: 1 << 30,
-                parked_keys: 1024,
-            },
+            context: ContextLimits::default(),
+            peer: PeerLimits::default(),
+        }
+    }
+}
+
+impl Default for ContextLimits {
+    fn default() -> Self {
+        Self {
+            grants: 64,
+            imports: 64,
+            exposed_bytes: 64 << 20,
+            buffers: 128,
+            ops_in_flight: 64,
+            bytes_in_flight: 16 << 20,
+            messages: 16,
+        }
+    }
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            grants: 4096,
+            imports: 4096,
+            exposed_bytes: 1 << 30,
+            parked_keys: 1024,
         }
     }
 }

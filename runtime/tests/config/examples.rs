@@ -140,38 +140,29 @@ fn b13_a_misspelt_key_is_refused_with_its_line_and_the_word_that_was_meant() {
 
 #[test]
 fn b13_a_value_of_the_wrong_type_is_refused_with_its_place() {
+    const WRONG: [&str; 6] = [
+        "1979-05-27",
+        "true",
+        "\"\\u0001\"",
+        "-1",
+        "[{ q = [] }]",
+        "{ q = 1 }",
+    ];
     for Example { source, .. } in examples() {
-        // A table's header has no value that could be replaced.
-        for entry in entries(&source)
-            .into_iter()
-            .filter(|entry| !source[entry.value.clone()].starts_with("[["))
-        {
-            if source[entry.value.clone()].starts_with('[') && entry.kind == "table" {
-                continue;
-            }
-            let wrong = [
-                "1979-05-27",
-                "true",
-                "\"\\u0001\"",
-                "-1",
-                "[{ q = [] }]",
-                "{ q = 1 }",
-            ];
-            let takes_number = |text: &str| entry.kind == "float" && text == "-1";
-            for text in wrong.into_iter().filter(|text| !takes_number(text)) {
-                if entry.kind == "boolean" && text == "true" {
-                    continue;
-                }
-                let broken = replaced(&source, &entry.value, text);
-                let errors = errors_of(&broken);
-                let line = line_of(&source, entry.value.start);
-                let path = entry.path.join(".");
-                assert!(
-                    errors
-                        .iter()
-                        .any(|error| error.line == line && error.key.starts_with(&path)),
-                    "{path} = {text}: {errors:#?}"
-                );
+        for entry in entries(&source) {
+            // A table's value is its header, which can't be replaced alone.
+            let is_header = source[entry.value.clone()].starts_with("[[")
+                || entry.kind == "table" && source[entry.value.clone()].starts_with('[');
+            let same_type = (entry.kind == "boolean").then_some("true");
+            for text in WRONG
+                .into_iter()
+                .filter(|text| !is_header && Some(*text) != same_type)
+            {
+                let errors = errors_of(&replaced(&source, &entry.value, text));
+                let (line, path) = (line_of(&source, entry.value.start), entry.path.join("."));
+                let is_it =
+                    |error: &ConfigError| error.line == line && error.key.starts_with(&path);
+                assert!(errors.iter().any(is_it), "{path} = {text}: {errors:#?}");
             }
         }
     }
