@@ -157,8 +157,7 @@ impl Requester {
         if let Err(trouble) = self.settle() {
             return trouble;
         }
-        let head = self.queue.executed;
-        if self.is_outstanding() && self.queue.flight(head).number == request {
+        if self.owed() == Some(request) {
             Trouble::Request(refusal.status())
         } else {
             Trouble::Other

@@ -118,7 +118,16 @@ impl Requester {
 
     /// Whether the peer still owes something.
     pub(crate) fn is_outstanding(&self) -> bool {
-        self.queue.executed < self.queue.sent
+        self.queue.executed < self.queue.sent || self.progress > 0
+    }
+
+    /// The number on the wire of the oldest request that the peer owes, which may be on it in part.
+    pub(super) fn owed(&mut self) -> Option<u64> {
+        let head = self.queue.executed;
+        if head < self.queue.sent {
+            return Some(self.queue.flight(head).number);
+        }
+        (self.progress > 0).then_some(self.wire)
     }
 
     /// Sends a write or send of one slice without storing it, if nothing waits before it.
