@@ -367,7 +367,7 @@ fn objects_in_use_and_objects_unknown_are_refused_by_name() {
     assert_eq!(refused, Err(ControlError::NoSuchPd(empty)));
     for range in [
         0..0,
-        5..4,
+        std::ops::Range { start: 5, end: 4 },
         0..ARENA_BYTES + 1,
         ARENA_BYTES..ARENA_BYTES + 1,
         usize::MAX..usize::MAX,

@@ -72,6 +72,8 @@ mod device;
 mod endpoint;
 #[cfg(not(loom))]
 mod fabric;
+#[cfg(all(test, not(loom)))]
+mod hostile;
 #[cfg(not(loom))]
 mod keys;
 #[cfg(not(loom))]

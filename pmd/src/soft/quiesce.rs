@@ -30,7 +30,8 @@ impl PathClock {
     pub(crate) fn enter(&self) {
         let steps = self.steps.load(Ordering::Relaxed);
         assert!(steps.is_multiple_of(2), "a path was entered twice");
-        self.steps.store(steps + 1, Ordering::Relaxed);
+        // Release: a wait that misses `leave` and sees this step has seen what the step before did (loom found it missing).
+        self.steps.store(steps + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 

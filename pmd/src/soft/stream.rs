@@ -175,6 +175,12 @@ impl Inbound {
         self.prompt |= prompt;
     }
 
+    /// Publishes what is not so.
+    #[cfg(test)]
+    pub(crate) fn lie(&mut self, finished: u64) {
+        self.finished.publish(finished);
+    }
+
     /// Tells the writer what has been finished: at once if it waits or nothing else is to do, else every so many slots.
     #[inline]
     pub(crate) fn publish(&mut self, idle: bool) {
