@@ -138,6 +138,7 @@ impl Machine {
             quarantined: self.counts().unproven,
         };
         self.flushes += 1;
+        self.tickets_open += 1;
         self.tickets[usize::from(ticket.0)] = Some(captured);
         self.seal(out);
         if plant::active(Plant::FlushCounters) && batch_is_empty {
@@ -146,12 +147,14 @@ impl Machine {
                 ..captured
             });
         }
-        self.end_flushes(out);
         Note::Applied
     }
 
     /// Counts a key's proof or quarantine in each flush that captured it.
-    pub(super) fn count_in_flushes(&mut self, key: KeyIx, from: KeyState, out: &mut Actions) {
+    pub(super) fn count_in_flushes(&mut self, key: KeyIx, from: KeyState) {
+        if self.tickets_open == 0 {
+            return;
+        }
         let Key {
             state: to,
             retired_at,
@@ -170,15 +173,19 @@ impl Machine {
                 _ => ticket.pending -= 1,
             }
         }
-        self.end_flushes(out);
     }
 
-    fn end_flushes(&mut self, out: &mut Actions) {
+    /// Behind each event, so that a flush's end follows the ends of the epochs it waited for.
+    pub(super) fn end_flushes(&mut self, out: &mut Actions) {
+        if self.tickets_open == 0 {
+            return;
+        }
         for (index, slot) in self.tickets.iter_mut().enumerate() {
             if let Some(ticket) = *slot
                 && ticket.pending == 0
             {
                 *slot = None;
+                self.tickets_open -= 1;
                 out.order(Action::FlushEnded {
                     ticket: TicketIx(index as u16),
                     quarantined: ticket.quarantined,

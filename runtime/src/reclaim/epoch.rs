@@ -133,19 +133,30 @@ impl Machine {
                 self.request_break(lane, out);
             }
         }
+        if let Kind::Context(context) = self.capacity.kind(slot) {
+            // Keys that a batch carries wait for the same lanes. Its own deadline was earlier, unless timers ran late.
+            let mut next = self.members.first(Self::member_list(context));
+            while let Some(key) = next {
+                next = self.members.next(key);
+                if self.waits_for_its_lane(key) {
+                    self.request_break(self.key(key).lane, out);
+                }
+            }
+        }
         Note::Applied
     }
 
     /// Whether the strand waits for something that only the lane can give: a hanging deallocation is not the lane's fault.
     fn is_stuck(&self, slot: SlotIx, lane: LaneId) -> bool {
-        let strand = self.strand(slot, lane);
-        strand.own_ops == OwnOps::Running
-            || [
-                self.capacity.due(slot, lane),
-                self.capacity.rest(slot, lane),
-            ]
-            .iter()
-            .any(|&list| !self.homes.is_empty(list))
+        self.strand(slot, lane).own_ops == OwnOps::Running
+            || !self.homes.is_empty(self.capacity.due(slot, lane))
+            || !self.homes.is_empty(self.capacity.rest(slot, lane))
+    }
+
+    fn waits_for_its_lane(&self, key: KeyIx) -> bool {
+        let lane = self.key(key).lane;
+        let home = self.homes.list_of(key);
+        home != Some(self.capacity.doomed(lane)) && home != Some(self.capacity.aside(lane))
     }
 
     pub(super) fn expired_final(&mut self, epoch: Epoch, out: &mut Actions) -> Note {

@@ -85,10 +85,12 @@ pub(super) enum Removal {
     None,
     /// An invalidation is posted.
     Posted,
-    /// The bind, the invalidation or a deallocation failed: only a deallocation can prove it.
+    /// The bind or the invalidation failed: only a deallocation can prove it.
     Failed,
     /// A deallocation was handed out.
     Deallocating,
+    /// That has failed or is late. It may still return, and a broken lane makes another attempt.
+    DeallocFailed,
 }
 
 /// Whether the holder can still know a value.

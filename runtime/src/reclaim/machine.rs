@@ -26,6 +26,7 @@ pub struct Machine {
     pub(super) epochs: Box<[EpochSlot]>,
     strands: Box<[Strand]>,
     pub(super) tickets: Box<[Option<Ticket>]>,
+    pub(super) tickets_open: u16,
     pub(super) batch: OpenBatch,
     /// Epochs opened so far.
     pub(super) sequence: u64,
@@ -88,6 +89,7 @@ impl Machine {
             epochs: vec![EpochSlot::FREE; capacity.slots()].into_boxed_slice(),
             strands: vec![Strand::IDLE; capacity.strands()].into_boxed_slice(),
             tickets: vec![None; usize::from(capacity.tickets)].into_boxed_slice(),
+            tickets_open: 0,
             batch: OpenBatch {
                 slot: SlotIx(0),
                 seal: Seal::Awaited,
@@ -113,6 +115,12 @@ impl Machine {
     /// of a key that is not dead, a completion of what was never posted, a context cordoned twice.
     pub fn handle(&mut self, event: Event, out: &mut Actions) -> Note {
         assert!(out.is_empty(), "the last event's actions are not cleared");
+        let note = self.dispatch(event, out);
+        self.end_flushes(out);
+        note
+    }
+
+    fn dispatch(&mut self, event: Event, out: &mut Actions) -> Note {
         match event {
             Event::Bind {
                 key,

@@ -221,9 +221,11 @@ impl Machine {
         if record.state.is_proven() {
             return Note::AlreadyProven;
         }
-        let retried = record.state == KeyState::Unproven && record.removal == Removal::Failed;
         assert!(
-            record.removal == Removal::Deallocating || retried,
+            matches!(
+                record.removal,
+                Removal::Deallocating | Removal::DeallocFailed
+            ),
             "R3: {key:?} is deallocated without an order, in state {:?}",
             record.state
         );
@@ -236,11 +238,14 @@ impl Machine {
         if record.state.is_proven() {
             return Note::AlreadyProven;
         }
+        if record.removal == Removal::DeallocFailed {
+            return Note::Late;
+        }
         assert!(
             record.removal == Removal::Deallocating,
             "{key:?} was not to be deallocated"
         );
-        self.key_mut(key).removal = Removal::Failed;
+        self.key_mut(key).removal = Removal::DeallocFailed;
         if self.lane(record.lane).state < LaneState::Broken {
             // The QP's end makes another attempt possible.
             self.request_break(record.lane, out);
@@ -282,7 +287,7 @@ impl Machine {
             self.homes.push_back(self.capacity.aside(lane), key);
             self.set_state(key, KeyState::Parked, out);
         }
-        self.count_in_flushes(key, from, out);
+        self.count_in_flushes(key, from);
         if let Some(slot) = slot.filter(|_| from != KeyState::Unproven) {
             self.close_behind(slot, lane, out);
         }
@@ -311,7 +316,7 @@ impl Machine {
         record.pending -= 1;
         record.quarantined += 1;
         self.set_state(key, KeyState::Unproven, out);
-        self.count_in_flushes(key, from, out);
+        self.count_in_flushes(key, from);
     }
 
     /// Takes a pending key out of its strand's and epoch's counts.

@@ -1,0 +1,272 @@
+//! What can happen next, and what it does to the model and to the machine.
+
+use keyfence::ids::{Epoch, LaneId};
+use keyfence::reclaim::{ContextIx, Event, KeyIx, KeyState, Note, TicketIx, Timer};
+
+use crate::world::{Dealloc, Judged, Local, Qp, Stage, World, Wr, check};
+
+/// One thing that can happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    Bind(KeyIx, ContextIx, LaneId),
+    Retire(KeyIx),
+    DropImport(KeyIx),
+    OwnOp(ContextIx, LaneId),
+    Cordon(ContextIx, HandlesOut),
+    ReturnHandles(ContextIx),
+    Flush(TicketIx),
+    Ack(Epoch, LaneId),
+    /// A peer makes up an acknowledgement.
+    Stray(LaneId),
+    PostChain(Epoch, LaneId),
+    RefuseChain(Epoch, LaneId),
+    /// The head of the send queue executes, or is flushed if the QP is in error.
+    Complete(LaneId),
+    /// The same, but its completion never arrives.
+    Swallow(LaneId),
+    Break(LaneId),
+    Destroy(LaneId),
+    TargetAnswers(LaneId),
+    Dealloc(KeyIx),
+    FailDealloc(KeyIx),
+    Expire(Timer),
+}
+
+/// Whether a handle on the context's bytes is out at its cordon.
+pub type HandlesOut = bool;
+
+impl World {
+    /// Everything that can happen next, faults as far as the budget goes.
+    pub fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        self.work(&mut choices);
+        self.progress(&mut choices);
+        self.faults(&mut choices);
+        choices.extend(self.timers.iter().copied().map(Choice::Expire));
+        choices
+    }
+
+    fn lane_ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        (0..self.lanes.len() as u16).map(LaneId)
+    }
+
+    fn is_up(&self, lane: LaneId) -> bool {
+        let lane = &self.lanes[usize::from(lane.0)];
+        lane.qp == Qp::Up && !lane.break_ordered
+    }
+
+    /// What applications and operators may do.
+    fn work(&self, choices: &mut Vec<Choice>) {
+        let open = (0..self.contexts.len() as u16)
+            .map(ContextIx)
+            .filter(|context| self.contexts[usize::from(context.0)].stage == Stage::Open);
+        for context in open {
+            for lane in self.lane_ids().filter(|&lane| self.is_up(lane)) {
+                let free = self.keys.iter().position(|key| key.state == KeyState::Dead);
+                if let Some(key) = free.filter(|_| self.budget.binds > 0) {
+                    choices.push(Choice::Bind(KeyIx(key as u32), context, lane));
+                }
+                let own = self.contexts[usize::from(context.0)].own[usize::from(lane.0)];
+                if self.budget.own_ops > 0 && own.local == Local::Ended && !own.target {
+                    choices.push(Choice::OwnOp(context, lane));
+                }
+            }
+            if self.budget.cordons > 0 {
+                choices.push(Choice::Cordon(context, false));
+                if self.budget.handles > 0 {
+                    choices.push(Choice::Cordon(context, true));
+                }
+            }
+        }
+        for (index, key) in self.keys.iter().enumerate() {
+            if matches!(key.state, KeyState::Binding | KeyState::Live) && !key.retired {
+                choices.push(Choice::Retire(KeyIx(index as u32)));
+            }
+            if self.budget.dropped_imports > 0 && key.known && key.state != KeyState::Dead {
+                choices.push(Choice::DropImport(KeyIx(index as u32)));
+            }
+        }
+        let free = self.tickets.iter().position(Option::is_none);
+        if let Some(ticket) = free.filter(|_| self.budget.flushes > 0) {
+            choices.push(Choice::Flush(TicketIx(ticket as u16)));
+        }
+    }
+
+    /// What a healthy engine, device, holder and target get done in the end.
+    pub fn progress(&self, choices: &mut Vec<Choice>) {
+        for &(epoch, lane) in &self.acks {
+            choices.push(Choice::Ack(epoch, lane));
+        }
+        for &(epoch, lane) in &self.chains {
+            choices.push(Choice::PostChain(epoch, lane));
+        }
+        for (lane, record) in self.lane_ids().zip(&self.lanes) {
+            if !record.queue.is_empty() {
+                choices.push(Choice::Complete(lane));
+            }
+            if record.break_ordered && record.qp == Qp::Up {
+                choices.push(Choice::Break(lane));
+            }
+            if record.qp == Qp::Error && record.queue.is_empty() {
+                choices.push(Choice::Destroy(lane));
+            }
+            if record.qp != Qp::Up && !record.target_answered {
+                choices.push(Choice::TargetAnswers(lane));
+            }
+        }
+        for (index, key) in self.keys.iter().enumerate() {
+            if key.dealloc != Dealloc::None {
+                choices.push(Choice::Dealloc(KeyIx(index as u32)));
+            }
+        }
+        for (index, context) in self.contexts.iter().enumerate() {
+            if context.handles_out {
+                choices.push(Choice::ReturnHandles(ContextIx(index as u16)));
+            }
+        }
+    }
+
+    fn faults(&self, choices: &mut Vec<Choice>) {
+        for (lane, record) in self.lane_ids().zip(&self.lanes) {
+            if self.budget.swallowed > 0 && !record.queue.is_empty() {
+                choices.push(Choice::Swallow(lane));
+            }
+            if self.budget.breaks > 0 && self.is_up(lane) {
+                choices.push(Choice::Break(lane));
+            }
+            if self.budget.strays > 0 {
+                choices.push(Choice::Stray(lane));
+            }
+        }
+        if self.budget.refused > 0 {
+            for &(epoch, lane) in &self.chains {
+                choices.push(Choice::RefuseChain(epoch, lane));
+            }
+        }
+        for (index, key) in self.keys.iter().enumerate() {
+            if self.budget.failed_deallocs > 0 && key.dealloc == Dealloc::Running {
+                choices.push(Choice::FailDealloc(KeyIx(index as u32)));
+            }
+        }
+    }
+
+    pub fn apply(&mut self, choice: Choice) -> Judged {
+        match choice {
+            Choice::Bind(key, context, lane) => {
+                self.budget.binds -= 1;
+                self.bind(key, context, lane)
+            }
+            Choice::Retire(key) => {
+                self.key(key).retired = true;
+                self.expect_applied(Event::Retire { key })
+            }
+            Choice::DropImport(key) => {
+                self.budget.dropped_imports -= 1;
+                self.key(key).known = false;
+                self.key(key).retired = true;
+                self.tell(Event::ImportDropped { key }).map(drop)
+            }
+            Choice::OwnOp(context, lane) => {
+                self.budget.own_ops -= 1;
+                self.own(context, lane).local = Local::Running;
+                self.own(context, lane).target = true;
+                self.post(lane, Wr::Own(context))
+            }
+            Choice::Cordon(context, handles_out) => {
+                self.budget.cordons -= 1;
+                self.budget.handles -= u32::from(handles_out);
+                self.cordon(context, handles_out)
+            }
+            Choice::ReturnHandles(context) => {
+                self.context(context).handles_out = false;
+                self.expect_applied(Event::HandlesReturned { context })
+            }
+            Choice::Flush(ticket) => self.flush(ticket),
+            Choice::Expire(timer) => {
+                self.timers.retain(|&armed| armed != timer);
+                self.expect_applied(Event::Expired(timer))
+            }
+            _ => self.apply_below(choice),
+        }
+    }
+
+    fn apply_below(&mut self, choice: Choice) -> Judged {
+        match choice {
+            Choice::Ack(epoch, lane) => self.ack(epoch, lane),
+            Choice::Stray(lane) => {
+                self.budget.strays -= 1;
+                let epoch = Epoch(3);
+                let before = self.machine.clone();
+                let note = self.tell(Event::Acked { epoch, lane })?;
+                check(
+                    note == Note::UnknownEpoch && before == self.machine,
+                    "R8",
+                    || format!("an acknowledgement of nothing is {note:?}"),
+                )
+            }
+            Choice::PostChain(epoch, lane) => {
+                self.chains.retain(|&chain| chain != (epoch, lane));
+                self.post_chain(epoch, lane)
+            }
+            Choice::RefuseChain(epoch, lane) => {
+                self.budget.refused -= 1;
+                self.chains.retain(|&chain| chain != (epoch, lane));
+                self.tell(Event::ChainRefused { epoch, lane }).map(drop)
+            }
+            Choice::Complete(lane) => self.complete(lane),
+            Choice::Swallow(lane) => {
+                self.budget.swallowed -= 1;
+                self.swallow(lane)
+            }
+            Choice::Break(lane) => {
+                if !self.lane(lane).break_ordered {
+                    self.budget.breaks -= 1;
+                }
+                self.break_lane(lane)
+            }
+            Choice::Destroy(lane) => self.destroy(lane),
+            Choice::TargetAnswers(lane) => self.target_answers(lane),
+            Choice::Dealloc(key) => {
+                self.key(key).dealloc = Dealloc::None;
+                self.key(key).honoured = false;
+                self.key(key).evidence = true;
+                self.tell(Event::Deallocated { key }).map(drop)
+            }
+            Choice::FailDealloc(key) => {
+                self.budget.failed_deallocs -= 1;
+                self.key(key).dealloc = Dealloc::Overdue;
+                self.expect_applied(Event::DeallocFailed { key })
+            }
+            _ => unreachable!("the caller does {choice:?}"),
+        }
+    }
+
+    fn expect_applied(&mut self, event: Event) -> Judged {
+        let note = self.tell(event)?;
+        check(note == Note::Applied, "R6", || {
+            format!("{event:?} is {note:?}")
+        })
+    }
+
+    fn flush(&mut self, ticket: TicketIx) -> Judged {
+        self.budget.flushes -= 1;
+        let captured = (0..)
+            .map(KeyIx)
+            .zip(&self.keys)
+            .filter(|(_, key)| key.retired && !key.state.is_proven())
+            .map(|(index, key)| (index, key.generation))
+            .collect();
+        self.tickets[usize::from(ticket.0)] = Some(captured);
+        self.expect_applied(Event::Flush { ticket })
+    }
+
+    fn ack(&mut self, epoch: Epoch, lane: LaneId) -> Judged {
+        self.acks.retain(|&ack| ack != (epoch, lane));
+        for key in &mut self.keys {
+            if key.lane == lane && key.named == Some(epoch) {
+                key.known = false;
+            }
+        }
+        self.tell(Event::Acked { epoch, lane }).map(drop)
+    }
+}
