@@ -7,7 +7,7 @@ use super::key::{KeyIx, KeyState, Removal, Scope};
 use super::list::ListId;
 use super::machine::Machine;
 use super::strand::{OwnOps, StrandState, Target};
-use crate::ids::{Epoch, LaneId};
+use crate::ids::LaneId;
 
 /// Where a lane's QP is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -212,17 +212,5 @@ impl Machine {
             *record = Lane::NEW;
             out.order(Action::LaneFree { lane });
         }
-    }
-
-    /// The keys of the lane whose values the holder may still know though no strand waits for them: to be named again
-    /// with each keep-alive, under their epoch.
-    pub fn unacknowledged(&self, lane: LaneId) -> impl Iterator<Item = (KeyIx, Epoch)> + '_ {
-        self.homes
-            .iter(self.capacity.aside(lane))
-            .filter_map(|key| {
-                let epoch = self.key(key).epoch?;
-                let left = matches!(self.key(key).state, KeyState::Parked | KeyState::Unproven);
-                (left && !self.is_acknowledged(key)).then_some((key, epoch))
-            })
     }
 }

@@ -9,8 +9,8 @@ use super::event::{Event, Note, Timer};
 use super::key::{Ack, ContextIx, Key, KeyIx, KeyState, Removal, Scope};
 use super::lane::{Lane, LaneState};
 use super::list::Lists;
-use super::strand::{Strand, StrandState};
-use crate::ids::{Epoch, LaneId};
+use super::strand::Strand;
+use crate::ids::LaneId;
 
 /// The reclaim protocol of one lcore. See the [module](super) for who calls what when.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -34,7 +34,7 @@ pub struct Machine {
     pub(super) flushes: u64,
     /// Keys retired and neither proven nor quarantined.
     pub(super) retired: u32,
-    counts: Counts,
+    pub(super) counts: Counts,
 }
 
 /// Keys by state. Their sum is [`Capacity::keys`] (R7).
@@ -164,125 +164,6 @@ impl Machine {
         }
     }
 
-    /// The next key of the strand to name to its holder, or `None` when each was named or the fence is over.
-    pub fn next_to_revoke(&mut self, epoch: Epoch, lane: LaneId) -> Option<KeyIx> {
-        let slot = self.strand_in(epoch, lane, StrandState::Fencing)?;
-        let key = self.homes.first(self.capacity.due(slot, lane))?;
-        self.homes.move_to(self.capacity.rest(slot, lane), key);
-        Some(key)
-    }
-
-    /// The next key of the strand whose invalidation must be posted now: it becomes [`KeyState::Invalidating`]. `None` when
-    /// there is none to post, or the lane is not up. No key is ever returned twice.
-    pub fn next_to_invalidate(&mut self, epoch: Epoch, lane: LaneId) -> Option<KeyIx> {
-        let slot = self.strand_in(epoch, lane, StrandState::Closing)?;
-        let key = self.homes.first(self.capacity.due(slot, lane))?;
-        self.homes.move_to(self.capacity.rest(slot, lane), key);
-        let record = *self.key(key);
-        assert!(
-            record.state == KeyState::Fencing && record.removal == Removal::None,
-            "R3: {key:?} would be invalidated twice"
-        );
-        self.key_mut(key).removal = Removal::Posted;
-        self.change(key, KeyState::Invalidating);
-        Some(key)
-    }
-
-    /// The next key of the lane whose window must be deallocated, or region deregistered, off the lcore.
-    pub fn next_to_dealloc(&mut self, lane: LaneId) -> Option<KeyIx> {
-        let key = self.homes.first(self.capacity.doomed(lane))?;
-        self.homes.move_to(self.capacity.aside(lane), key);
-        let up = self.lane(lane).state < LaneState::Broken;
-        let record = self.key_mut(key);
-        assert!(
-            !up || (record.state != KeyState::Invalidating && record.removal != Removal::Posted),
-            "R3: {key:?} has an invalidation posted on a QP that is not in error"
-        );
-        record.removal = Removal::Deallocating;
-        Some(key)
-    }
-
-    /// The state of a key.
-    #[must_use]
-    pub fn key_state(&self, key: KeyIx) -> KeyState {
-        self.key(key).state
-    }
-
-    /// The epoch that carries the key, once it is retired. It can still change for a key in the open batch.
-    #[must_use]
-    pub fn key_epoch(&self, key: KeyIx) -> Option<Epoch> {
-        self.key(key).epoch
-    }
-
-    /// The lane that the key was last bound on.
-    #[must_use]
-    pub fn key_lane(&self, key: KeyIx) -> LaneId {
-        self.key(key).lane
-    }
-
-    /// The context that the key was last bound for.
-    #[must_use]
-    pub fn key_context(&self, key: KeyIx) -> ContextIx {
-        self.key(key).context
-    }
-
-    /// Keys by state.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// Keys of the lane that are parked: they count against the peer's allowance.
-    #[must_use]
-    pub fn parked(&self, lane: LaneId) -> u32 {
-        self.lane(lane).parked
-    }
-
-    /// The state of a lane.
-    #[must_use]
-    pub fn lane_state(&self, lane: LaneId) -> LaneState {
-        self.lane(lane).state
-    }
-
-    /// The state of a context.
-    #[must_use]
-    pub fn context_state(&self, context: ContextIx) -> ContextState {
-        match self.epoch(self.capacity.context_slot(context)).phase {
-            Phase::Free => ContextState::Open,
-            Phase::Lingering => ContextState::Quarantined,
-            _ => ContextState::Cordoned,
-        }
-    }
-
-    /// The epoch of a context that is cordoned or in quarantine.
-    #[must_use]
-    pub fn context_epoch(&self, context: ContextIx) -> Option<Epoch> {
-        let record = self.epoch(self.capacity.context_slot(context));
-        (record.phase != Phase::Free).then_some(record.number)
-    }
-
-    /// How far an epoch has come on a lane; [`StrandState::Idle`] if it has nothing there or is not under way.
-    #[must_use]
-    pub fn strand_state(&self, epoch: Epoch, lane: LaneId) -> StrandState {
-        self.slot_of(epoch)
-            .map_or(StrandState::Idle, |slot| self.strand(slot, lane).state)
-    }
-
-    /// Epochs that are sealed and have not ended.
-    #[must_use]
-    pub fn epochs_under_way(&self) -> usize {
-        self.epochs
-            .iter()
-            .filter(|slot| slot.is_under_way())
-            .count()
-    }
-
-    /// The sizes it was built with.
-    #[must_use]
-    pub fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
     fn bind(
         &mut self,
         key: KeyIx,
@@ -323,14 +204,8 @@ impl Machine {
         Note::Applied
     }
 
-    fn strand_in(&self, epoch: Epoch, lane: LaneId, state: StrandState) -> Option<SlotIx> {
-        let slot = self.slot_of(epoch)?;
-        let up = self.lane(lane).state == LaneState::Up;
-        (up && self.strand(slot, lane).state == state).then_some(slot)
-    }
-
     /// R4: the one place where a key's state is written.
-    fn change(&mut self, key: KeyIx, to: KeyState) {
+    pub(super) fn change(&mut self, key: KeyIx, to: KeyState) {
         let from = self.key(key).state;
         assert!(
             from.may_become(to),

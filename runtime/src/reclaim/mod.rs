@@ -53,6 +53,8 @@ mod machine;
 #[cfg(feature = "plant")]
 mod planted;
 mod proof;
+mod pull;
+mod query;
 mod strand;
 
 pub use action::{Action, Actions, Bound, KeyEnd, Outcome, Quarantine, Transition, Why};

@@ -3,7 +3,7 @@
 use keyfence::ids::{Epoch, LaneId};
 use keyfence::reclaim::{ContextIx, Event, KeyIx, Note};
 
-use crate::world::{Judged, Local, Qp, Stage, World, Wr, check};
+use crate::world::{Judged, Local, OwnOp, Qp, Stage, World, Wr, check};
 
 impl World {
     pub fn complete(&mut self, lane: LaneId) -> Judged {
@@ -135,6 +135,14 @@ impl World {
         check(note == Note::Applied, "R6", || {
             format!("a break is {note:?}")
         })?;
+        let at_stake = |own: &OwnOp| own.target;
+        let mut own = self
+            .contexts
+            .iter()
+            .map(|context| &context.own[usize::from(lane.0)]);
+        if self.eager && !own.any(at_stake) {
+            self.target_answers(lane)?;
+        }
         self.start_deallocs(lane)
     }
 

@@ -1,8 +1,11 @@
 //! The reclaim protocol against a model: each rule by itself, at random, and exhaustively where it is small.
 
+mod bench;
 mod choice;
 mod device;
+mod epochs;
 mod explore;
 mod judge;
+mod keys;
 mod random;
 mod world;

@@ -158,6 +158,9 @@ pub struct World {
     pub keys: Vec<Key>,
     pub contexts: Vec<Context>,
     pub lanes: Vec<Lane>,
+    /// Leaves out orders that commute: targets with nothing at stake answer at once, chains that can't be refused are
+    /// posted at once.
+    pub eager: bool,
     /// Acknowledgements that the holders owe.
     pub acks: Vec<(Epoch, LaneId)>,
     /// Chains that the engine was told to post.
@@ -193,6 +196,7 @@ impl World {
             keys: vec![DEAD; capacity.keys as usize],
             contexts: vec![context; usize::from(capacity.contexts)],
             lanes: vec![lane; lanes],
+            eager: false,
             acks: Vec::new(),
             chains: Vec::new(),
             timers: Vec::new(),
@@ -250,7 +254,9 @@ impl World {
                 self.acks.sort_unstable();
             }
             Action::Invalidate { epoch, lane } => {
-                if !self.chains.contains(&(epoch, lane)) {
+                if self.eager && self.budget.refused == 0 {
+                    self.post_chain(epoch, lane)?;
+                } else if !self.chains.contains(&(epoch, lane)) {
                     self.chains.push((epoch, lane));
                     self.chains.sort_unstable();
                 }
