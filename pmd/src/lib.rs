@@ -4,6 +4,7 @@
 //! share a lock with each other: [`Control`] for setup and repair, and one [`DataPath`] a lcore.
 
 mod completion;
+pub mod conformance;
 mod device;
 mod error;
 mod ids;

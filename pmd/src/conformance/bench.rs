@@ -1,0 +1,501 @@
+//! The bench of one test: two devices, a path and an arena each, and the one thread that polls both.
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::arena::Arena;
+use keyfence_mempool::dma::DmaSlice;
+use keyfence_mempool::sync::Arc;
+
+use super::{Failure, Outcome, ensure};
+use crate::completion::{Completion, CompletionKind, WcStatus};
+use crate::device::{Access, Caps, ControlEvent, DataPath, Device, QpConfig, Region, Window};
+use crate::ids::{LcoreId, PdId, QpId, RequestId, Rkey, WorkId};
+use crate::work::{ReceiveRequest, Remote, Rights, Sge, SgeList, WorkOp, WorkRequest};
+
+/// What the suite is given for each test: two devices that nothing was made on, and that can reach each other.
+pub struct Setup<D> {
+    /// The side that mostly asks.
+    pub a: D,
+    /// The side that mostly listens and opens its memory.
+    pub b: D,
+    /// Memory of `a`, at least [`ARENA_BYTES`].
+    pub arena_a: Arc<Arena>,
+    /// Memory of `b`, at least [`ARENA_BYTES`].
+    pub arena_b: Arc<Arena>,
+    /// An address on which `b` can listen and that `a` can connect to.
+    pub address: String,
+    /// Polls of both sides after which something that must come counts as never coming.
+    pub poll_limit: u32,
+    /// Polls of both sides in which something that must not come would have come.
+    pub settle_polls: u32,
+    /// Called once a poll of both sides; a device with a clock of its own needs a pause here.
+    pub pause: fn(),
+}
+
+/// The bytes that each arena must have.
+pub const ARENA_BYTES: usize = 4 << 20;
+
+/// One of the two sides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    A,
+    B,
+}
+
+/// Two connected queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link {
+    pub a: QpId,
+    pub b: QpId,
+}
+
+/// A range of one side's memory that the other may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Grant {
+    /// The window; `None` on a device without windows, where a region of its own stands for it.
+    pub window: Option<Window>,
+    pub rkey: Rkey,
+    pub address: u64,
+    pub len: u64,
+}
+
+/// One side.
+pub(super) struct Side<D: Device> {
+    pub device: D,
+    pub path: D::Path,
+    pub arena: Arc<Arena>,
+    pub pd: PdId,
+    /// The whole arena: no remote rights, windows may be bound.
+    pub region: Region,
+    /// Polled, and not asked for yet.
+    seen: VecDeque<Completion>,
+}
+
+/// Both sides.
+pub(super) struct Bench<D: Device> {
+    pub a: Side<D>,
+    pub b: Side<D>,
+    pub address: String,
+    poll_limit: u32,
+    settle_polls: u32,
+    pause: fn(),
+    next_id: u64,
+    note: String,
+}
+
+impl Link {
+    pub fn qp(&self, end: End) -> QpId {
+        match end {
+            End::A => self.a,
+            End::B => self.b,
+        }
+    }
+}
+
+impl Grant {
+    /// The place `offset` bytes into the range, which may be outside of it.
+    pub fn at(&self, offset: u64) -> Remote {
+        Remote {
+            address: self.address.wrapping_add(offset),
+            rkey: self.rkey,
+        }
+    }
+}
+
+impl End {
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+impl<D: Device> Side<D> {
+    fn new(device: D, arena: Arc<Arena>) -> Result<Self, Failure> {
+        let bytes = arena.bytes();
+        ensure!(
+            bytes >= ARENA_BYTES,
+            "the arena has {bytes} bytes, {ARENA_BYTES} are needed"
+        );
+        let path = device.open_path(LcoreId(0))?;
+        let pd = device.alloc_pd()?;
+        let access = Access {
+            remote: Rights::NONE,
+            bind: device.caps().windows,
+        };
+        let region = device.register(pd, &arena, 0..bytes, access)?;
+        Ok(Self {
+            device,
+            path,
+            arena,
+            pd,
+            region,
+            seen: VecDeque::new(),
+        })
+    }
+
+    fn poll(&mut self) {
+        let mut done = [Completion::EMPTY; 16];
+        let count = self.path.poll_burst(&mut done);
+        self.seen.extend(&done[..count.min(done.len())]);
+    }
+}
+
+impl<D: Device> Bench<D> {
+    pub fn new(setup: Setup<D>) -> Result<Self, Failure> {
+        setup.b.listen(&setup.address)?;
+        Ok(Self {
+            a: Side::new(setup.a, setup.arena_a)?,
+            b: Side::new(setup.b, setup.arena_b)?,
+            address: setup.address,
+            poll_limit: setup.poll_limit,
+            settle_polls: setup.settle_polls,
+            pause: setup.pause,
+            next_id: 1 << 32,
+            note: String::new(),
+        })
+    }
+
+    pub fn side(&mut self, end: End) -> &mut Side<D> {
+        match end {
+            End::A => &mut self.a,
+            End::B => &mut self.b,
+        }
+    }
+
+    pub fn caps(&self) -> Caps {
+        self.a.device.caps().clone()
+    }
+
+    pub fn set_note(&mut self, note: String) {
+        self.note = note;
+    }
+
+    pub fn take_note(&mut self) -> String {
+        core::mem::take(&mut self.note)
+    }
+
+    // --- connecting
+
+    /// A configuration of modest size on this side.
+    pub fn config(&self, end: End) -> QpConfig {
+        let (pd, caps) = match end {
+            End::A => (self.a.pd, self.a.device.caps()),
+            End::B => (self.b.pd, self.b.device.caps()),
+        };
+        QpConfig {
+            pd,
+            lcore: LcoreId(0),
+            send_depth: caps.max_send_depth.min(64),
+            receive_depth: caps.max_receive_depth.min(64),
+            max_sge: caps.max_sge,
+            max_inline_bytes: caps.max_inline_bytes.min(64),
+        }
+    }
+
+    /// Two connected queue pairs of modest size.
+    pub fn link(&mut self) -> Result<Link, Failure> {
+        let config = self.config(End::A);
+        self.link_with(&config)
+    }
+
+    /// Two connected queue pairs of this size.
+    pub fn link_with(&mut self, config: &QpConfig) -> Result<Link, Failure> {
+        let link = Link {
+            a: self.a.device.create_qp(config)?,
+            b: self.b.device.create_qp(&QpConfig {
+                pd: self.b.pd,
+                ..*config
+            })?,
+        };
+        self.a.device.start_connect(link.a, &self.address, &[])?;
+        let (request, _) = self.connect_request()?;
+        self.b.device.accept(request, link.b, &[])?;
+        self.connected(End::A, link.a)?;
+        self.connected(End::B, link.b)?;
+        Ok(link)
+    }
+
+    /// The next request that side B gets, with its private data.
+    pub fn connect_request(&mut self) -> Result<(RequestId, Vec<u8>), Failure> {
+        match self.event(End::B)? {
+            ControlEvent::ConnectRequest {
+                request, private, ..
+            } => Ok((request, private)),
+            event => Err(Failure(format!(
+                "expected a connection request, got {event:?}"
+            ))),
+        }
+    }
+
+    /// Waits for the event that says `qp` is connected, and gives the private data with it.
+    pub fn connected(&mut self, end: End, qp: QpId) -> Result<Vec<u8>, Failure> {
+        match self.event(end)? {
+            ControlEvent::Connected { qp: of, private } if of == qp => Ok(private),
+            event => Err(Failure(format!(
+                "expected qp {qp} connected, got {event:?}"
+            ))),
+        }
+    }
+
+    pub fn event(&mut self, end: End) -> Result<ControlEvent, Failure> {
+        for _ in 0..self.poll_limit {
+            if let Some(event) = self.side(end).device.poll_event() {
+                return Ok(event);
+            }
+            self.step();
+        }
+        Err(Failure(format!("no control event on side {end:?}")))
+    }
+
+    // --- posting and polling
+
+    /// Polls both sides once.
+    pub fn step(&mut self) {
+        self.a.poll();
+        self.b.poll();
+        (self.pause)();
+    }
+
+    /// Polls long enough for anything to come that will.
+    pub fn settle(&mut self) {
+        for _ in 0..self.settle_polls {
+            self.step();
+        }
+    }
+
+    /// A request with a fresh name.
+    pub fn work(&mut self, op: WorkOp, sges: SgeList) -> WorkRequest {
+        WorkRequest::new(self.fresh_id(), op, sges)
+    }
+
+    pub fn fresh_id(&mut self) -> WorkId {
+        self.next_id += 1;
+        WorkId(self.next_id)
+    }
+
+    /// Posts all of `work`; a short post is followed up until the limit.
+    pub fn post(&mut self, end: End, qp: QpId, work: &[WorkRequest]) -> Outcome {
+        let mut rest = work;
+        for _ in 0..self.poll_limit {
+            let taken = self.side(end).path.post_burst(qp, rest);
+            ensure!(taken <= rest.len(), "took {taken} of {}", rest.len());
+            rest = &rest[taken..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.step();
+        }
+        Err(Failure(format!(
+            "{} of {} requests never taken on side {end:?}",
+            rest.len(),
+            work.len()
+        )))
+    }
+
+    /// Posts receives of `len` bytes each at `offset` and behind, and gives their names.
+    pub fn receive(
+        &mut self,
+        end: End,
+        qp: QpId,
+        offset: usize,
+        len: usize,
+        count: usize,
+    ) -> Result<Vec<WorkId>, Failure> {
+        let receives: Vec<_> = (0..count)
+            .map(|at| ReceiveRequest {
+                id: self.fresh_id(),
+                sge: self.sge(end, offset + at * len, len),
+            })
+            .collect();
+        let taken = self.side(end).path.post_receives(qp, &receives);
+        ensure!(taken == count, "took {taken} of {count} receives");
+        Ok(receives.iter().map(|receive| receive.id).collect())
+    }
+
+    /// The completion of `id`, as soon as it comes; those of others are kept.
+    pub fn wait(&mut self, end: End, id: WorkId) -> Result<Completion, Failure> {
+        for _ in 0..self.poll_limit {
+            let seen = &mut self.side(end).seen;
+            if let Some(at) = seen.iter().position(|done| done.id == id) {
+                return Ok(seen.remove(at).unwrap_or(Completion::EMPTY));
+            }
+            self.step();
+        }
+        Err(Failure(format!(
+            "no completion of request {:#x} on side {end:?}",
+            id.0
+        )))
+    }
+
+    /// The next `count` completions of a side in the order of polling.
+    pub fn next(&mut self, end: End, count: usize) -> Result<Vec<Completion>, Failure> {
+        for _ in 0..self.poll_limit {
+            let seen = &mut self.side(end).seen;
+            if seen.len() >= count {
+                return Ok(seen.drain(..count).collect());
+            }
+            self.step();
+        }
+        let got = self.side(end).seen.len();
+        Err(Failure(format!(
+            "side {end:?} gave {got} of {count} completions"
+        )))
+    }
+
+    /// Whatever completions of a side were polled and not asked for.
+    pub fn leftovers(&mut self, end: End) -> Vec<Completion> {
+        self.side(end).seen.drain(..).collect()
+    }
+
+    /// Nothing more comes on either side.
+    pub fn quiet(&mut self) -> Outcome {
+        self.settle();
+        for end in [End::A, End::B] {
+            let left = self.leftovers(end);
+            ensure!(left.is_empty(), "side {end:?} also completed {left:?}");
+        }
+        Ok(())
+    }
+
+    /// Posts one request and waits for its completion.
+    pub fn run(&mut self, end: End, qp: QpId, work: WorkRequest) -> Result<Completion, Failure> {
+        self.post(end, qp, &[work])?;
+        let done = self.wait(end, work.id)?;
+        ensure!(done.qp == qp, "{done:?} names another queue pair than {qp}");
+        Ok(done)
+    }
+
+    /// The same, and it must succeed as what it is.
+    pub fn succeed(
+        &mut self,
+        end: End,
+        qp: QpId,
+        work: WorkRequest,
+    ) -> Result<Completion, Failure> {
+        let done = self.run(end, qp, work)?;
+        ensure!(
+            done.is_success(),
+            "{:?} ended as {:?}",
+            work.op,
+            done.status
+        );
+        let kind = kind_of(&work.op);
+        ensure!(done.kind == kind, "{done:?} is not of kind {kind:?}");
+        Ok(done)
+    }
+
+    /// The same, and it must end with this status.
+    pub fn fail(&mut self, end: End, qp: QpId, work: WorkRequest, status: WcStatus) -> Outcome {
+        let done = self.run(end, qp, work)?;
+        ensure!(
+            done.status == status,
+            "{:?} ended as {:?}, not {status:?}",
+            work.op,
+            done.status
+        );
+        Ok(())
+    }
+
+    // --- memory
+
+    pub fn sge(&self, end: End, offset: usize, len: usize) -> Sge {
+        let side = match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        };
+        let address = side.arena.address() + offset as u64;
+        Sge::new(address, len as u32, side.region.lkey)
+    }
+
+    pub fn one(&self, end: End, offset: usize, len: usize) -> SgeList {
+        SgeList::one(self.sge(end, offset, len))
+    }
+
+    pub fn address_of(&self, end: End, offset: usize) -> u64 {
+        self.sge(end, offset, 0).address
+    }
+
+    fn dma(&self, end: End, offset: usize, len: usize) -> Result<DmaSlice<'_>, Failure> {
+        let side = match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        };
+        Ok(side.arena.dma(offset, len)?)
+    }
+
+    /// Fills memory with bytes that depend on `seed` and on the place, and gives them.
+    pub fn pattern(
+        &self,
+        end: End,
+        offset: usize,
+        len: usize,
+        seed: u8,
+    ) -> Result<Vec<u8>, Failure> {
+        let bytes: Vec<u8> = (0..len).map(|at| pattern_byte(at, seed)).collect();
+        self.dma(end, offset, len)?.write_from(&bytes)?;
+        Ok(bytes)
+    }
+
+    pub fn fill(&self, end: End, offset: usize, len: usize, byte: u8) -> Outcome {
+        self.dma(end, offset, len)?.fill(byte);
+        Ok(())
+    }
+
+    pub fn bytes(&self, end: End, offset: usize, len: usize) -> Result<Vec<u8>, Failure> {
+        let mut bytes = vec![0; len];
+        self.dma(end, offset, len)?.read_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub fn word(&self, end: End, offset: usize) -> Result<u64, Failure> {
+        Ok(self.dma(end, offset, 8)?.load_u64(0)?)
+    }
+
+    pub fn set_word(&self, end: End, offset: usize, value: u64) -> Outcome {
+        Ok(self.dma(end, offset, 8)?.store_u64(0, value)?)
+    }
+
+    /// Memory must hold exactly these bytes.
+    pub fn holds(&self, end: End, offset: usize, bytes: &[u8], what: &str) -> Outcome {
+        let first = self
+            .dma(end, offset, bytes.len())?
+            .first_difference(bytes)?;
+        ensure!(
+            first.is_none(),
+            "{what}: byte {} of {} on side {end:?} is wrong",
+            first.unwrap_or(0),
+            bytes.len()
+        );
+        Ok(())
+    }
+
+    /// Every byte of memory must be `byte`.
+    pub fn all_are(&self, end: End, offset: usize, len: usize, byte: u8, what: &str) -> Outcome {
+        let first = self.dma(end, offset, len)?.first_not(byte);
+        ensure!(
+            first.is_none(),
+            "{what}: byte {} of {len} on side {end:?} was changed",
+            first.unwrap_or(0)
+        );
+        Ok(())
+    }
+}
+
+/// A byte that tells its place and seed, and is never 0.
+pub(super) fn pattern_byte(at: usize, seed: u8) -> u8 {
+    let mixed = (at as u32).wrapping_mul(0x9e37_79b1) >> 16;
+    (mixed as u8).wrapping_add(seed) | 1
+}
+
+fn kind_of(op: &WorkOp) -> CompletionKind {
+    match op {
+        WorkOp::Write { .. } => CompletionKind::Write,
+        WorkOp::Read { .. } => CompletionKind::Read,
+        WorkOp::Send { .. } => CompletionKind::Send,
+        WorkOp::FetchAdd { .. } | WorkOp::CompareSwap { .. } => CompletionKind::Atomic,
+        WorkOp::Bind { .. } => CompletionKind::Bind,
+        WorkOp::Invalidate { .. } => CompletionKind::Invalidate,
+    }
+}

@@ -1,0 +1,183 @@
+//! Rule 7: each proof of a key's end holds with a large access in flight. Not a byte moves after it.
+
+use super::bench::{Bench, End, Grant, Link};
+use super::grants::write_op;
+use super::{Failure, Outcome, ensure, tests};
+use crate::completion::WcStatus;
+use crate::device::{DataPath, Device};
+use crate::ids::WorkId;
+use crate::work::{Rights, SgeList, WorkOp};
+
+tests! {
+    r1_nothing_lands_after_an_invalidation needs [Windows],
+    r1_nothing_is_read_after_an_invalidation needs [Windows],
+    r1_nothing_lands_after_a_deallocation needs [DeallocFences],
+    r1_nothing_lands_after_a_deallocation_on_a_queue_pair_in_error needs [Windows],
+    r1_nothing_lands_after_a_deregistration,
+    r1_nothing_lands_after_the_owners_destruction,
+    r1_nothing_lands_in_receives_of_a_destroyed_queue_pair,
+}
+
+const TARGET: usize = 1 << 20;
+const SINK: usize = 2 << 20;
+const LEN: usize = 1 << 20;
+const MARK: u8 = 0xee;
+
+/// Starts a write of a mebibyte into the grant and polls until some of it has landed, where the device lets that be seen.
+fn start_write<D: Device>(
+    bench: &mut Bench<D>,
+    link: Link,
+    grant: &Grant,
+) -> Result<WorkId, Failure> {
+    bench.pattern(End::A, 0, LEN, 1)?;
+    bench.fill(End::B, TARGET, LEN, 0)?;
+    let source = bench.one(End::A, 0, LEN);
+    let write = bench.work(write_op(grant.at(0)), source);
+    bench.post(End::A, link.a, &[write])?;
+    for _ in 0..64 {
+        bench.step();
+        let landed = landed(bench)?;
+        if landed > 0 {
+            bench.set_note(format!("{landed} of {LEN} bytes had landed"));
+            break;
+        }
+    }
+    Ok(write.id)
+}
+
+fn landed<D: Device>(bench: &Bench<D>) -> Result<usize, Failure> {
+    let bytes = bench.bytes(End::B, TARGET, LEN)?;
+    Ok(bytes.iter().filter(|byte| **byte != 0).count())
+}
+
+/// The memory is given to someone else, and nobody but that one may change it.
+fn nothing_lands<D: Device>(bench: &mut Bench<D>, after: &str) -> Outcome {
+    bench.fill(End::B, TARGET, LEN, MARK)?;
+    bench.settle();
+    bench.all_are(End::B, TARGET, LEN, MARK, after)
+}
+
+/// The write itself was refused, unless all of it had been done before.
+fn write_ends<D: Device>(
+    bench: &mut Bench<D>,
+    link: Link,
+    write: WorkId,
+    allowed: &[WcStatus],
+) -> Outcome {
+    let done = bench.wait(End::A, write)?;
+    ensure!(
+        done.qp == link.a && (done.is_success() || allowed.contains(&done.status)),
+        "a write whose key died under it ended as {:?}",
+        done.status
+    );
+    Ok(())
+}
+
+fn r1_nothing_lands_after_an_invalidation<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::WRITE)?;
+    let write = start_write(bench, link, &grant)?;
+    bench.invalidate(End::B, link, &grant)?;
+    nothing_lands(bench, "a write after the key's invalidation")?;
+    write_ends(bench, link, write, &[WcStatus::RemoteAccess])
+}
+
+fn r1_nothing_is_read_after_an_invalidation<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::READ)?;
+    bench.fill(End::B, TARGET, LEN, 1)?;
+    let sink = bench.one(End::A, SINK, LEN);
+    let read = bench.work(
+        WorkOp::Read {
+            remote: grant.at(0),
+        },
+        sink,
+    );
+    bench.post(End::A, link.a, &[read])?;
+    bench.step();
+    bench.invalidate(End::B, link, &grant)?;
+    // From here on the memory holds somebody else's secret.
+    bench.fill(End::B, TARGET, LEN, MARK)?;
+    bench.settle();
+    let read = bench.bytes(End::A, SINK, LEN)?;
+    let late = read.iter().filter(|byte| **byte == MARK).count();
+    ensure!(
+        late == 0,
+        "{late} bytes were read after the key's invalidation"
+    );
+    Ok(())
+}
+
+fn r1_nothing_lands_after_a_deallocation<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::WRITE)?;
+    let write = start_write(bench, link, &grant)?;
+    let window = bench.window_of(&grant)?;
+    bench.b.device.dealloc_window(window)?;
+    nothing_lands(bench, "a write after its window's deallocation")?;
+    write_ends(bench, link, write, &[WcStatus::RemoteAccess])
+}
+
+fn r1_nothing_lands_after_a_deallocation_on_a_queue_pair_in_error<D: Device>(
+    bench: &mut Bench<D>,
+) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::WRITE)?;
+    let write = start_write(bench, link, &grant)?;
+    bench.b.device.error_qp(link.b)?;
+    // On the sick queue pair the invalidation is but flushed.
+    let work = bench.work(WorkOp::Invalidate { rkey: grant.rkey }, SgeList::EMPTY);
+    bench.fail(End::B, link.b, work, WcStatus::Flushed)?;
+    let window = bench.window_of(&grant)?;
+    bench.b.device.dealloc_window(window)?;
+    nothing_lands(
+        bench,
+        "a write after a sick queue pair's window's deallocation",
+    )?;
+    write_ends(
+        bench,
+        link,
+        write,
+        &[WcStatus::RetryExceeded, WcStatus::RemoteAccess],
+    )
+}
+
+fn r1_nothing_lands_after_a_deregistration<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let (grant, region) = bench.open_region(End::B, TARGET, LEN, Rights::WRITE)?;
+    let write = start_write(bench, link, &grant)?;
+    bench.b.device.deregister(region)?;
+    nothing_lands(bench, "a write after its region's deregistration")?;
+    write_ends(bench, link, write, &[WcStatus::RemoteAccess])
+}
+
+fn r1_nothing_lands_after_the_owners_destruction<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::WRITE)?;
+    let write = start_write(bench, link, &grant)?;
+    bench.b.path.release_qp(link.b);
+    bench.b.device.destroy_qp(link.b)?;
+    nothing_lands(bench, "a write after the destruction of its queue pair")?;
+    write_ends(bench, link, write, &[WcStatus::RetryExceeded])
+}
+
+fn r1_nothing_lands_in_receives_of_a_destroyed_queue_pair<D: Device>(
+    bench: &mut Bench<D>,
+) -> Outcome {
+    let link = bench.link()?;
+    bench.pattern(End::A, 0, LEN, 1)?;
+    bench.fill(End::B, TARGET, LEN, 0)?;
+    bench.receive(End::B, link.b, TARGET, LEN, 1)?;
+    let source = bench.one(End::A, 0, LEN);
+    let send = bench.work(WorkOp::Send { immediate: None }, source);
+    bench.post(End::A, link.a, &[send])?;
+    for _ in 0..64 {
+        bench.step();
+        if landed(bench)? > 0 {
+            break;
+        }
+    }
+    bench.b.path.release_qp(link.b);
+    bench.b.device.destroy_qp(link.b)?;
+    nothing_lands(bench, "a message after the destruction of its queue pair")
+}
