@@ -11,6 +11,7 @@
 //! They stack: `Trace<Check<Fault<D>>>` is a device.
 
 pub mod check;
+pub mod fault;
 pub mod trace;
 
 #[cfg(test)]

@@ -87,6 +87,12 @@ macro_rules! codes {
         impl $name {
             const ALL: &'static [Self] = &[$(Self::$item),*];
 
+            /// The name as in the code.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$item => stringify!($item)),* }
+            }
+
             fn from_code(code: u64) -> Option<Self> {
                 Self::ALL.get(code as usize).copied()
             }
