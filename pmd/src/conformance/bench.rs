@@ -32,6 +32,23 @@ pub struct Setup<D> {
     pub pause: fn(),
 }
 
+impl<D> Setup<D> {
+    /// The same setup with each device decorated.
+    #[must_use]
+    pub fn map<E>(self, mut decorate: impl FnMut(D) -> E) -> Setup<E> {
+        Setup {
+            a: decorate(self.a),
+            b: decorate(self.b),
+            arena_a: self.arena_a,
+            arena_b: self.arena_b,
+            address: self.address,
+            poll_limit: self.poll_limit,
+            settle_polls: self.settle_polls,
+            pause: self.pause,
+        }
+    }
+}
+
 /// The bytes that each arena must have.
 pub const ARENA_BYTES: usize = 4 << 20;
 
