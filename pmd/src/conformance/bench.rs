@@ -3,54 +3,14 @@
 use std::collections::VecDeque;
 
 use keyfence_mempool::arena::Arena;
-use keyfence_mempool::dma::DmaSlice;
 use keyfence_mempool::sync::Arc;
 
+use super::setup::{ARENA_BYTES, Setup};
 use super::{Failure, Outcome, ensure};
 use crate::completion::{Completion, CompletionKind, WcStatus};
-use crate::device::{Access, Caps, ControlEvent, DataPath, Device, QpConfig, Region, Window};
-use crate::ids::{LcoreId, PdId, QpId, RequestId, Rkey, WorkId};
-use crate::work::{ReceiveRequest, Remote, Rights, Sge, SgeList, WorkOp, WorkRequest};
-
-/// What the suite is given for each test: two devices that nothing was made on, and that can reach each other.
-pub struct Setup<D> {
-    /// The side that mostly asks.
-    pub a: D,
-    /// The side that mostly listens and opens its memory.
-    pub b: D,
-    /// Memory of `a`, at least [`ARENA_BYTES`].
-    pub arena_a: Arc<Arena>,
-    /// Memory of `b`, at least [`ARENA_BYTES`].
-    pub arena_b: Arc<Arena>,
-    /// An address on which `b` can listen and that `a` can connect to.
-    pub address: String,
-    /// Polls of both sides after which something that must come counts as never coming.
-    pub poll_limit: u32,
-    /// Polls of both sides in which something that must not come would have come.
-    pub settle_polls: u32,
-    /// Called once a poll of both sides; a device with a clock of its own needs a pause here.
-    pub pause: fn(),
-}
-
-impl<D> Setup<D> {
-    /// The same setup with each device decorated.
-    #[must_use]
-    pub fn map<E>(self, mut decorate: impl FnMut(D) -> E) -> Setup<E> {
-        Setup {
-            a: decorate(self.a),
-            b: decorate(self.b),
-            arena_a: self.arena_a,
-            arena_b: self.arena_b,
-            address: self.address,
-            poll_limit: self.poll_limit,
-            settle_polls: self.settle_polls,
-            pause: self.pause,
-        }
-    }
-}
-
-/// The bytes that each arena must have.
-pub const ARENA_BYTES: usize = 4 << 20;
+use crate::device::{Access, Caps, DataPath, Device, Region, Window};
+use crate::ids::{LcoreId, PdId, QpId, Rkey, WorkId};
+use crate::work::{ReceiveRequest, Remote, Rights, SgeList, WorkOp, WorkRequest};
 
 /// One of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +53,7 @@ pub(super) struct Bench<D: Device> {
     pub a: Side<D>,
     pub b: Side<D>,
     pub address: String,
-    poll_limit: u32,
+    pub poll_limit: u32,
     settle_polls: u32,
     pause: fn(),
     next_id: u64,
@@ -192,81 +152,6 @@ impl<D: Device> Bench<D> {
     pub fn take_note(&mut self) -> String {
         core::mem::take(&mut self.note)
     }
-
-    // --- connecting
-
-    /// A configuration of modest size on this side.
-    pub fn config(&self, end: End) -> QpConfig {
-        let (pd, caps) = match end {
-            End::A => (self.a.pd, self.a.device.caps()),
-            End::B => (self.b.pd, self.b.device.caps()),
-        };
-        QpConfig {
-            pd,
-            lcore: LcoreId(0),
-            send_depth: caps.max_send_depth.min(64),
-            receive_depth: caps.max_receive_depth.min(64),
-            max_sge: caps.max_sge,
-            max_inline_bytes: caps.max_inline_bytes.min(64),
-        }
-    }
-
-    /// Two connected queue pairs of modest size.
-    pub fn link(&mut self) -> Result<Link, Failure> {
-        let config = self.config(End::A);
-        self.link_with(&config)
-    }
-
-    /// Two connected queue pairs of this size.
-    pub fn link_with(&mut self, config: &QpConfig) -> Result<Link, Failure> {
-        let link = Link {
-            a: self.a.device.create_qp(config)?,
-            b: self.b.device.create_qp(&QpConfig {
-                pd: self.b.pd,
-                ..*config
-            })?,
-        };
-        self.a.device.start_connect(link.a, &self.address, &[])?;
-        let (request, _) = self.connect_request()?;
-        self.b.device.accept(request, link.b, &[])?;
-        self.connected(End::A, link.a)?;
-        self.connected(End::B, link.b)?;
-        Ok(link)
-    }
-
-    /// The next request that side B gets, with its private data.
-    pub fn connect_request(&mut self) -> Result<(RequestId, Vec<u8>), Failure> {
-        match self.event(End::B)? {
-            ControlEvent::ConnectRequest {
-                request, private, ..
-            } => Ok((request, private)),
-            event => Err(Failure(format!(
-                "expected a connection request, got {event:?}"
-            ))),
-        }
-    }
-
-    /// Waits for the event that says `qp` is connected, and gives the private data with it.
-    pub fn connected(&mut self, end: End, qp: QpId) -> Result<Vec<u8>, Failure> {
-        match self.event(end)? {
-            ControlEvent::Connected { qp: of, private } if of == qp => Ok(private),
-            event => Err(Failure(format!(
-                "expected qp {qp} connected, got {event:?}"
-            ))),
-        }
-    }
-
-    pub fn event(&mut self, end: End) -> Result<ControlEvent, Failure> {
-        for _ in 0..self.poll_limit {
-            if let Some(event) = self.side(end).device.poll_event() {
-                return Ok(event);
-            }
-            self.step();
-        }
-        Err(Failure(format!("no control event on side {end:?}")))
-    }
-
-    // --- posting and polling
 
     /// Polls both sides once.
     pub fn step(&mut self) {
@@ -414,96 +299,6 @@ impl<D: Device> Bench<D> {
         );
         Ok(())
     }
-
-    // --- memory
-
-    pub fn sge(&self, end: End, offset: usize, len: usize) -> Sge {
-        let side = match end {
-            End::A => &self.a,
-            End::B => &self.b,
-        };
-        let address = side.arena.address() + offset as u64;
-        Sge::new(address, len as u32, side.region.lkey)
-    }
-
-    pub fn one(&self, end: End, offset: usize, len: usize) -> SgeList {
-        SgeList::one(self.sge(end, offset, len))
-    }
-
-    pub fn address_of(&self, end: End, offset: usize) -> u64 {
-        self.sge(end, offset, 0).address
-    }
-
-    fn dma(&self, end: End, offset: usize, len: usize) -> Result<DmaSlice<'_>, Failure> {
-        let side = match end {
-            End::A => &self.a,
-            End::B => &self.b,
-        };
-        Ok(side.arena.dma(offset, len)?)
-    }
-
-    /// Fills memory with bytes that depend on `seed` and on the place, and gives them.
-    pub fn pattern(
-        &self,
-        end: End,
-        offset: usize,
-        len: usize,
-        seed: u8,
-    ) -> Result<Vec<u8>, Failure> {
-        let bytes: Vec<u8> = (0..len).map(|at| pattern_byte(at, seed)).collect();
-        self.dma(end, offset, len)?.write_from(&bytes)?;
-        Ok(bytes)
-    }
-
-    pub fn fill(&self, end: End, offset: usize, len: usize, byte: u8) -> Outcome {
-        self.dma(end, offset, len)?.fill(byte);
-        Ok(())
-    }
-
-    pub fn bytes(&self, end: End, offset: usize, len: usize) -> Result<Vec<u8>, Failure> {
-        let mut bytes = vec![0; len];
-        self.dma(end, offset, len)?.read_into(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    pub fn word(&self, end: End, offset: usize) -> Result<u64, Failure> {
-        Ok(self.dma(end, offset, 8)?.load_u64(0)?)
-    }
-
-    pub fn set_word(&self, end: End, offset: usize, value: u64) -> Outcome {
-        Ok(self.dma(end, offset, 8)?.store_u64(0, value)?)
-    }
-
-    /// Memory must hold exactly these bytes.
-    pub fn holds(&self, end: End, offset: usize, bytes: &[u8], what: &str) -> Outcome {
-        let first = self
-            .dma(end, offset, bytes.len())?
-            .first_difference(bytes)?;
-        ensure!(
-            first.is_none(),
-            "{what}: byte {} of {} on side {end:?} is wrong",
-            first.unwrap_or(0),
-            bytes.len()
-        );
-        Ok(())
-    }
-
-    /// Every byte of memory must be `byte`.
-    pub fn all_are(&self, end: End, offset: usize, len: usize, byte: u8, what: &str) -> Outcome {
-        let first = self.dma(end, offset, len)?.first_not(byte);
-        ensure!(
-            first.is_none(),
-            "{what}: byte {} of {len} on side {end:?} was changed",
-            first.unwrap_or(0)
-        );
-        Ok(())
-    }
-}
-
-/// A byte that tells its place and seed, and is never 0.
-pub(super) fn pattern_byte(at: usize, seed: u8) -> u8 {
-    let mixed = (at as u32).wrapping_mul(0x9e37_79b1) >> 16;
-    (mixed as u8).wrapping_add(seed) | 1
 }
 
 fn kind_of(op: &WorkOp) -> CompletionKind {

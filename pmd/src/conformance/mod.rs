@@ -8,19 +8,22 @@
 
 mod bench;
 mod boundary;
+mod connect;
 mod errors;
 mod flush;
 mod grants;
 mod keys;
 mod limits;
+mod memory;
 mod order;
 mod proof;
+mod setup;
 mod windows;
 mod zero;
 
 use core::fmt;
 
-pub use bench::{ARENA_BYTES, Setup};
+pub use setup::{ARENA_BYTES, Setup};
 
 use self::bench::Bench;
 use crate::device::{Caps, Device};

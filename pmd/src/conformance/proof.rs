@@ -86,6 +86,7 @@ fn r1_nothing_is_read_after_an_invalidation<D: Device>(bench: &mut Bench<D>) -> 
     let link = bench.link()?;
     let grant = bench.open(End::B, link, TARGET, LEN, Rights::READ)?;
     bench.fill(End::B, TARGET, LEN, 1)?;
+    bench.fill(End::A, SINK, LEN, 0)?;
     let sink = bench.one(End::A, SINK, LEN);
     let read = bench.work(
         WorkOp::Read {

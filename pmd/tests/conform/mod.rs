@@ -19,11 +19,16 @@ fn arena() -> Arc<Arena> {
 
 /// Two fresh devices of the default size on a fabric of their own.
 pub fn soft() -> Setup<SoftDevice> {
-    soft_with(&SoftConfig::default())
+    soft_on(&arenas(), &SoftConfig::default())
 }
 
-/// Two fresh devices of this size.
-pub fn soft_with(config: &SoftConfig) -> Setup<SoftDevice> {
+/// Memory of the two sides. Mapping it takes longer than most tests do, so a run of the whole suite uses it again.
+pub fn arenas() -> [Arc<Arena>; 2] {
+    [arena(), arena()]
+}
+
+/// Two fresh devices of this size over this memory.
+pub fn soft_on(arenas: &[Arc<Arena>; 2], config: &SoftConfig) -> Setup<SoftDevice> {
     let fabric = Fabric::new();
     let device = || {
         fabric
@@ -33,8 +38,8 @@ pub fn soft_with(config: &SoftConfig) -> Setup<SoftDevice> {
     Setup {
         a: device(),
         b: device(),
-        arena_a: arena(),
-        arena_b: arena(),
+        arena_a: Arc::clone(&arenas[0]),
+        arena_b: Arc::clone(&arenas[1]),
         address: "local:conformance".into(),
         poll_limit: 4000,
         settle_polls: 100,
@@ -42,9 +47,14 @@ pub fn soft_with(config: &SoftConfig) -> Setup<SoftDevice> {
     }
 }
 
-/// Runs the whole suite and gives what did not pass.
-pub fn failures<D: Device>(mut setup: impl FnMut() -> Setup<D>) -> Vec<String> {
-    let reports = conformance::run(&mut || Ok(setup())).expect("a setup that never fails");
+/// Runs the whole suite on decorated devices and gives what did not pass.
+pub fn failures<D: Device>(
+    config: &SoftConfig,
+    mut decorate: impl FnMut(SoftDevice) -> D,
+) -> Vec<String> {
+    let arenas = arenas();
+    let mut setup = || Ok(soft_on(&arenas, config).map(&mut decorate));
+    let reports = conformance::run(&mut setup).expect("a setup that never fails");
     reports
         .iter()
         .filter(|report| report.verdict != Verdict::Pass)

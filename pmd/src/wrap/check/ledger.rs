@@ -1,7 +1,7 @@
 //! The books, and what may be asked of them.
 
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use super::entry::{OpenOp, Snapshot};
 use super::keys::{KeyRecord, KeyTable};
 use super::queue::QpBook;
 use super::violation::{Findings, Party, Report, Violation};
+use crate::device::Window;
 use crate::ids::{QpId, RegionId, Rkey, WindowId, WorkId};
 use crate::work::Rights;
 
@@ -29,6 +30,8 @@ pub struct Ledger {
 pub(super) struct ControlBook {
     pub qps: Vec<Arc<QpBook>>,
     pub windows: BTreeMap<WindowId, (Rkey, QpId)>,
+    /// The indexes of those windows' keys.
+    pub indexes: BTreeSet<u32>,
     pub regions: BTreeMap<RegionId, LiveKey>,
 }
 
@@ -175,6 +178,13 @@ impl Ledger {
         });
         self.keys.live().map(LiveKey::from).for_each(&mut *visit);
         self.control().regions.values().copied().for_each(visit);
+    }
+}
+
+impl ControlBook {
+    pub fn enter_window(&mut self, window: &Window, qp: QpId) {
+        self.windows.insert(window.id, (window.rkey, qp));
+        self.indexes.insert(window.rkey.index());
     }
 }
 

@@ -111,10 +111,9 @@ impl<D: Device> Check<D> {
         self.ledger.keys.make_room(window.rkey);
         for _ in 0..REUSE_PATIENCE {
             let mut control = self.ledger.control();
-            let index = window.rkey.index();
-            let mut known = control.windows.iter();
-            if !known.any(|(id, (rkey, _))| *id == window.id || rkey.index() == index) {
-                control.windows.insert(window.id, (window.rkey, qp));
+            let taken = control.indexes.contains(&window.rkey.index());
+            if !taken && !control.windows.contains_key(&window.id) {
+                control.enter_window(window, qp);
                 return;
             }
             drop(control);
@@ -122,8 +121,7 @@ impl<D: Device> Check<D> {
         }
         let findings = &self.ledger.findings;
         findings.report(Violation::NameReused, qp, u64::from(window.id.0));
-        let mut control = self.ledger.control();
-        control.windows.insert(window.id, (window.rkey, qp));
+        self.ledger.control().enter_window(window, qp);
     }
 }
 
@@ -250,6 +248,7 @@ impl<D: Device> Control for Check<D> {
         }
         self.ledger.keys.end_index(rkey);
         control.windows.remove(&window);
+        control.indexes.remove(&rkey.index());
         Ok(())
     }
 }
