@@ -347,86 +347,30 @@ fn a_small_array_of_completions_loses_none() {
 
 #[test]
 fn configurations_outside_their_ranges_are_named() {
-    let ok = SoftConfig::TEST_MIN;
-    let cases = [
-        (
-            "max_lcores",
-            SoftConfig {
-                max_lcores: 0,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_qps",
-            SoftConfig {
-                max_qps: 0,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_windows",
-            SoftConfig {
-                max_windows: 1 << 23,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_regions",
-            SoftConfig {
-                max_regions: 0,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_send_depth",
-            SoftConfig {
-                max_send_depth: 1 << 17,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_receive_depth",
-            SoftConfig {
-                max_receive_depth: 0,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_inline_bytes",
-            SoftConfig {
-                max_inline_bytes: 5000,
-                ..ok.clone()
-            },
-        ),
-        (
-            "max_operation_bytes",
-            SoftConfig {
-                max_operation_bytes: 0,
-                ..ok.clone()
-            },
-        ),
-        (
-            "slots",
-            SoftConfig {
-                slots: 24,
-                ..ok.clone()
-            },
-        ),
-        (
-            "chunk_bytes",
-            SoftConfig {
-                chunk_bytes: 4096,
-                ..ok.clone()
-            },
-        ),
+    type Spoil = fn(&mut SoftConfig);
+    let cases: [(&str, Spoil); 10] = [
+        ("max_lcores", |config| config.max_lcores = 0),
+        ("max_qps", |config| config.max_qps = 0),
+        ("max_windows", |config| config.max_windows = 1 << 23),
+        ("max_regions", |config| config.max_regions = 0),
+        ("max_send_depth", |config| config.max_send_depth = 1 << 17),
+        ("max_receive_depth", |config| config.max_receive_depth = 0),
+        ("max_inline_bytes", |config| config.max_inline_bytes = 5000),
+        ("max_operation_bytes", |config| {
+            config.max_operation_bytes = 0
+        }),
+        ("slots", |config| config.slots = 24),
+        ("chunk_bytes", |config| config.chunk_bytes = 4096),
     ];
-    for (name, config) in cases {
+    for (name, spoil) in cases {
+        let mut config = SoftConfig::TEST_MIN;
+        spoil(&mut config);
         match Fabric::new().device(config) {
             Err(ControlError::OutOfRange { what, .. }) => assert_eq!(what, name),
             other => panic!("{name}: {other:?}"),
         }
     }
-    assert!(Fabric::new().device(ok).is_ok());
+    assert!(Fabric::new().device(SoftConfig::TEST_MIN).is_ok());
 }
 
 fn nowhere() -> Remote {
