@@ -83,6 +83,20 @@ fn spsc_closed_means_that_everything_pushed_is_visible() {
 }
 
 #[test]
+fn spsc_closed_means_that_everything_popped_is_counted() {
+    explore(3, || {
+        let (mut producer, mut consumer) = spsc::ring(2);
+        producer.push(7).expect("there is room");
+        let other = thread::spawn(move || consumer.pop());
+        while !producer.is_closed() {
+            thread::yield_now();
+        }
+        assert!(producer.is_empty(), "closed, and its last pop is not seen");
+        assert_eq!(other.join().expect("no panic"), Some(7));
+    });
+}
+
+#[test]
 fn spsc_halves_dropped_at_once_drop_each_value_once() {
     explore(3, || {
         let value = Arc::new(());
@@ -123,6 +137,24 @@ fn slots_are_never_torn() {
             assert_eq!(slot, [expected; 8]);
             reader.advance();
             published.publish(reader.consumed());
+        }
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn counter_publishes_what_was_done_before() {
+    explore(3, || {
+        let (line, mark) = (words(1), marks(1));
+        let published = Counter::new(Arc::clone(&line)).expect("a line");
+        let seen = Counter::new(line).expect("a line");
+        let other_mark = Arc::clone(&mark);
+        let other = thread::spawn(move || {
+            other_mark[0].store(1, Ordering::Relaxed);
+            published.publish(1);
+        });
+        if seen.read() == 1 {
+            assert_eq!(mark[0].load(Ordering::Relaxed), 1);
         }
         other.join().expect("no panic");
     });
