@@ -126,6 +126,11 @@ fn test_item(tokens: &[Token<'_>], at: usize) -> Option<usize> {
     if words[..test].ends_with(&["not", "("]) || words.contains(&"any") {
         return None;
     }
+    item_end(tokens, close)
+}
+
+/// The last token of the item whose attribute ends at token `close`.
+pub fn item_end(tokens: &[Token<'_>], close: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (i, token) in tokens.iter().enumerate().skip(close + 1) {
         match token.text {
