@@ -1,4 +1,5 @@
-//! A test that only the feature `plant` builds has `plant` in its name or its module's: CI selects these tests by that.
+//! A test that only the feature `plant` builds has `plant` in its name, its module's or its test target's: CI selects these
+//! tests by that.
 
 use super::finding::{Finding, assert_none};
 use super::source::{Source, item_end, workspace};
@@ -6,7 +7,12 @@ use super::token::Token;
 
 fn unselected_tests(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for source in sources.iter().filter(|source| source.is_rust()) {
+    let selected = |source: &&Source| {
+        let target = source.path.split_once("/tests/");
+        target.is_some_and(|(_, target)| target.contains("plant"))
+    };
+    let judged = |source: &&Source| source.is_rust() && !selected(source);
+    for source in sources.iter().filter(judged) {
         let tokens = source.tokens();
         for at in 0..tokens.len() {
             let Some(gated) = gated_by_plant(source, &tokens, at) else {
@@ -87,4 +93,7 @@ fn a_test_that_ci_does_not_select_is_seen() {
         0
     );
     assert_eq!(count("#[cfg(not(feature = \"plant\"))]\nfn other() {}"), 0);
+    let whole = format!("#![{gate}]\n#[test]\nfn caught() {{}}");
+    let target = Source::new("apps/tests/plants.rs", &whole);
+    assert_eq!(unselected_tests(&[target]), []);
 }
