@@ -278,6 +278,17 @@ impl PoolCache {
         }
     }
 
+    /// Whether neither a handle nor a hold keeps the buffer: of one that is retained, whether [`PoolCache::reclaim`] would
+    /// bring it home.
+    pub fn is_idle(&self, id: BufId) -> Result<bool, BufIdError> {
+        let state = self.shared.slot_of(id)?.state.read();
+        if state.is_live() && state.generation() == id.generation {
+            Ok(!state.handle_is_out() && state.holds() == 0)
+        } else {
+            Err(self.shared.stale(id, state.generation()))
+        }
+    }
+
     /// Free buffers at hand.
     pub fn cached(&self) -> usize {
         self.home.len()

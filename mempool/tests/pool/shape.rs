@@ -114,6 +114,11 @@ fn b45_every_illegal_shape_is_named_with_a_legal_value() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn b45_a_range_that_cannot_hold_the_pool_is_named_with_the_numbers() {
+    let good = config(4);
     let huge = PoolConfig {
         buf_bytes: isize::MAX as usize - 63,
         count: 1 << 20,
