@@ -119,6 +119,14 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         ("ok-context-gone", encoded(&Frame::ContextGone(gone))),
         ("ok-keep-alive", encoded(&Frame::KeepAlive { number: 1 })),
         ("ok-bye", encoded(&Frame::Bye { session: 1 })),
+        (
+            "ok-landed",
+            encoded(&Frame::Landed {
+                grant: GrantId { slot: 3, generation: 4 },
+                immediate: 5,
+                bytes: 6,
+            }),
+        ),
     ]
 }
 

@@ -64,6 +64,11 @@ impl Parts {
             }),
             Kind::KeepAlive => Frame::KeepAlive { number: request },
             Kind::Bye => Frame::Bye { session: request },
+            Kind::Landed => Frame::Landed {
+                grant,
+                immediate: request,
+                bytes: self.words[1],
+            },
         }
     }
 

@@ -57,6 +57,14 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Frame<'_>), DecodeError> {
         Kind::KeepAlive => Frame::KeepAlive {
             number: body.whole::<U32>()?.get(),
         },
+        Kind::Landed => {
+            let fixed = body.whole::<layout::Landed>()?;
+            Frame::Landed {
+                grant: GrantId::from_bits(fixed.grant.get()),
+                immediate: fixed.immediate.get(),
+                bytes: fixed.bytes.get(),
+            }
+        }
         Kind::Bye => Frame::Bye {
             session: body.whole::<U32>()?.get(),
         },

@@ -49,6 +49,18 @@ pub fn encode(header: &Header, frame: &Frame<'_>, out: &mut [u8]) -> Result<usiz
         Frame::Credit { limits } => put.counted(limits, MAX_CREDIT_LIMITS),
         Frame::ContextGone(gone) => put.frame(&context_gone_layout(gone), &[]),
         Frame::KeepAlive { number } => put.frame(&U32::new(*number), &[]),
+        Frame::Landed {
+            grant,
+            immediate,
+            bytes,
+        } => {
+            let fixed = layout::Landed {
+                grant: grant.to_bits().into(),
+                immediate: (*immediate).into(),
+                bytes: (*bytes).into(),
+            };
+            put.frame(&fixed, &[])
+        }
         Frame::Bye { session } => put.frame(&U32::new(*session), &[]),
     }
 }

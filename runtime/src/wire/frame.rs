@@ -68,6 +68,15 @@ pub enum Frame<'a> {
         /// Counts up by one, modulo 2^32.
         number: u32,
     },
+    /// The header's `src` has written to memory of the grant, whose owner is `dst`; the bytes are in place. Behind the writes, on their lane.
+    Landed {
+        /// The grant.
+        grant: GrantId,
+        /// The writer's number.
+        immediate: u32,
+        /// Bytes written.
+        bytes: u64,
+    },
     /// The sender's own operations have completed and its imports are dead.
     Bye {
         /// The session that ends.
@@ -93,6 +102,7 @@ impl Frame<'_> {
             Self::ContextGone(_) => Kind::ContextGone,
             Self::KeepAlive { .. } => Kind::KeepAlive,
             Self::Bye { .. } => Kind::Bye,
+            Self::Landed { .. } => Kind::Landed,
         }
     }
 }

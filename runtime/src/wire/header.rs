@@ -167,6 +167,8 @@ kinds! {
     KeepAlive = 12,
     /// [`Frame::Bye`](super::Frame::Bye)
     Bye = 13,
+    /// [`Frame::Landed`](super::Frame::Landed)
+    Landed = 14,
 }
 
 impl Kind {

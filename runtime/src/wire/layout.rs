@@ -84,6 +84,12 @@ layouts! {
         limit: U32,
     }
 
+    struct Landed {
+        grant: U64,
+        immediate: U32,
+        bytes: U64,
+    }
+
     struct ContextGone {
         slot: U16,
         reserved: U16,
