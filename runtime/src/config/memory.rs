@@ -22,7 +22,8 @@ pub struct MemoryConfig {
     pub lock: Policy,
     /// `numa`: the node that the arena must lie on. Left out: wherever the kernel puts it.
     pub numa_node: Option<u32>,
-    /// `zero_on_release`: whether a buffer is zeroed before its next owner gets it.
+    /// `zero_on_release`: whether the buffers of a reclaimed context are zeroed before anyone gets them again, `limits.zero_budget` bytes a step.
+    /// A buffer that its own context gives back is not.
     pub zero_on_release: bool,
     /// `pools`: 1 to 4 pools, of ascending buffer sizes.
     pub pools: Vec<PoolConfig>,

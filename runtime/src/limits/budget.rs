@@ -1,10 +1,13 @@
 //! The bytes of an arena, summed by consumer before anything is mapped.
 
 use super::{FRAME_BYTES, Limits};
-use crate::config::MemoryConfig;
+use crate::config::{MemoryConfig, PoolConfig};
 
 /// What each consumer's bytes are rounded up to, so that each starts at a page.
 pub const BUDGET_ALIGN_BYTES: u64 = 4096;
+
+/// The most lcores of an engine.
+const MAX_LCORES: u64 = 64;
 
 const POOL_NAMES: [&str; MemoryConfig::MAX_POOLS] = [
     "buffer pool 1",
@@ -22,23 +25,25 @@ const POOL_NAMES: [&str; MemoryConfig::MAX_POOLS] = [
 /// ```
 /// use keyfence::{config::MemoryConfig, limits::{budget, budget_bytes, Limits}};
 /// let consumers = budget(&Limits::default(), &MemoryConfig::default(), 2);
-/// assert!(consumers.iter().any(|(name, _)| *name == "posted receives"));
+/// assert!(consumers.iter().any(|(name, _)| *name == "receives"));
 /// assert!(budget_bytes(&consumers) <= MemoryConfig::default().arena_bytes);
 /// ```
 #[must_use]
 pub fn budget(limits: &Limits, memory: &MemoryConfig, lanes: u32) -> Vec<(&'static str, u64)> {
-    let lanes = u64::from(lanes);
-    let receive_bytes = memory.receive_buffer_bytes;
+    let receives = PoolConfig {
+        buffer_bytes: memory.receive_buffer_bytes,
+        count: receive_buffers(limits, lanes),
+    };
+    let frames = u64::from(lanes) * u64::from(limits.send_depth);
+    let operations = u64::from(limits.ops_in_flight) + MAX_LCORES - 1;
     let pools = memory.pools.iter().zip(POOL_NAMES);
     let pools = pools.map(|(pool, name)| (name, pool.arena_bytes()));
-    let receives = lanes.saturating_mul(u64::from(limits.receive_depth));
-    let messages = u64::from(limits.contexts) * u64::from(limits.context.messages);
-    let frames = lanes.saturating_mul(u64::from(limits.send_depth));
     pools
         .chain([
-            ("posted receives", receives.saturating_mul(receive_bytes)),
-            ("received messages", messages.saturating_mul(receive_bytes)),
+            ("receives", receives.arena_bytes()),
             ("frames", frames.saturating_mul(FRAME_BYTES)),
+            // Each lcore's share is rounded up.
+            ("operations", operations.saturating_mul(FRAME_BYTES)),
         ])
         .map(|(name, bytes)| {
             (
@@ -50,6 +55,15 @@ pub fn budget(limits: &Limits, memory: &MemoryConfig, lanes: u32) -> Vec<(&'stat
         })
         .filter(|(_, bytes)| *bytes > 0)
         .collect()
+}
+
+/// Receive buffers of an engine with `lanes` lanes: those posted on each lane, and those that contexts may hold. Each lane's
+/// peer has the credits of each context, so that one that holds its messages takes nobody else's receives.
+#[must_use]
+pub fn receive_buffers(limits: &Limits, lanes: u32) -> u32 {
+    let messages = limits.contexts.saturating_mul(limits.context.messages);
+    let a_lane = limits.receive_depth.saturating_add(messages);
+    a_lane.saturating_mul(lanes).max(1)
 }
 
 /// The sum of a budget.

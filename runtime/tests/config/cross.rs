@@ -113,7 +113,8 @@ fn the_budget_is_what_the_arena_must_hold() {
         "engine a needs",
         "buffer pool 1",
         "buffer pool 2",
-        "received messages",
+        "receives",
+        "operations",
     ];
     assert_refused(
         LEAST,

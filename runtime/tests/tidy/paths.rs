@@ -39,7 +39,7 @@ pub fn paths(source: &Source) -> Vec<NamedPath> {
             modules.push(tokens[at + 1].text.to_owned());
             ends.push(closing(&tokens, at + 2));
             at + 3
-        } else if text == "use" {
+        } else if text == "use" && text_at(&tokens, at + 1) != "<" {
             use_tree(&tokens, at + 1, &[], &mut raw)
         } else if tokens[at].is_word() {
             let (segments, end) = plain_path(&tokens, at);
@@ -152,8 +152,9 @@ fn resolve(line: usize, raw: Vec<String>, modules: &[String]) -> NamedPath {
 
 #[test]
 fn use_trees_and_supers_are_resolved() {
+    // `use<>` says what an `impl` type captures: no path.
     let text = "use crate::{a::{self, B as C}, d::*};\nuse std::fmt;\nfn f() { super::x::y() }\n\
-                mod tests { use super::super::z; }\nfn g() { core::mem::swap::<u8>() }";
+                mod tests { use super::super::z; }\nfn g() -> impl I + use<> { core::mem::swap::<u8>() }";
     let found: Vec<_> = paths(&Source::new("p/src/m/n.rs", text))
         .into_iter()
         .map(|path| (path.line, path.segments.join("::"), path.in_crate))

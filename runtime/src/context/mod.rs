@@ -1,0 +1,5 @@
+//! Contexts: what each one is, may use, and has under way.
+
+pub mod ops;
+pub mod quota;
+pub mod state;

@@ -1,0 +1,269 @@
+//! Operations submitted and not completed: a slab of fixed size, with links for the queues that they wait in.
+
+use keyfence_mempool::buf::BufId;
+use keyfence_pmd::Rkey;
+
+use crate::ids::{LaneId, RemoteContext};
+use crate::op::{OpKind, Status};
+
+/// No operation.
+pub const NIL: u32 = u32::MAX;
+
+/// A range of local memory that an operation reads or writes. Its buffer is held until the operation has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalRange {
+    /// The buffer.
+    pub buf: BufId,
+    /// Which of the lcore's pools it is of.
+    pub pool: u8,
+    /// Address of the first byte.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Most local ranges of one operation.
+pub const MAX_RANGES: usize = 2;
+
+/// Where an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// A peer's memory, through an import.
+    Memory {
+        /// The import's slot.
+        import: u32,
+        /// The first byte at the peer.
+        address: u64,
+        /// The key.
+        rkey: Rkey,
+        /// The context whose memory it is.
+        owner: RemoteContext,
+    },
+    /// A context of a peer.
+    Context(RemoteContext),
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Waits in its context's queue on its lane; nothing, or only a part, is posted.
+    Queued,
+    /// All that will ever be posted of it is posted.
+    Posted,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// The context's slot.
+    pub context: u16,
+    /// The caller's token.
+    pub token: u64,
+    /// What it does.
+    pub kind: OpKind,
+    /// The lane it goes on.
+    pub lane: LaneId,
+    /// Where it goes.
+    pub target: Target,
+    /// Its local memory.
+    pub ranges: [Option<LocalRange>; MAX_RANGES],
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Bytes posted.
+    pub posted_bytes: u64,
+    /// Bytes proven transferred.
+    pub done_bytes: u64,
+    /// Work requests posted and not proven executed.
+    pub in_flight: u32,
+    /// How far it is.
+    pub stage: Stage,
+    /// The end that was decided before all of it was posted.
+    pub fate: Option<Status>,
+    /// Addend or expected value of an atomic; immediate number of a write.
+    pub argument: u64,
+    /// New value of a compare-and-swap; former value once it is done.
+    pub value: u64,
+    /// The next in its queue.
+    pub next: u32,
+}
+
+/// The slab of one lcore.
+#[derive(Debug)]
+pub struct Ops {
+    slots: Box<[Option<Op>]>,
+    free: Vec<u32>,
+}
+
+impl Ops {
+    /// Room for `capacity` operations.
+    pub fn new(capacity: u32) -> Self {
+        assert!(capacity < NIL, "slots are numbered in 32 bits");
+        Self {
+            slots: vec![None; capacity as usize].into_boxed_slice(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    /// Stores an operation, or gives `None` when the slab is full.
+    pub fn insert(&mut self, op: Op) -> Option<u32> {
+        let slot = self.free.pop()?;
+        assert!(
+            self.slots[slot as usize].is_none(),
+            "a free slot holds nothing"
+        );
+        self.slots[slot as usize] = Some(op);
+        Some(slot)
+    }
+
+    /// The operation in `slot`; it must be there.
+    pub fn get(&self, slot: u32) -> &Op {
+        self.slots[slot as usize]
+            .as_ref()
+            .expect("an operation in flight is in the slab")
+    }
+
+    /// The operation in `slot`, to change; it must be there.
+    pub fn get_mut(&mut self, slot: u32) -> &mut Op {
+        self.slots[slot as usize]
+            .as_mut()
+            .expect("an operation in flight is in the slab")
+    }
+
+    /// Takes an operation out; it must be there.
+    pub fn remove(&mut self, slot: u32) -> Op {
+        let op = self.slots[slot as usize]
+            .take()
+            .expect("an operation ends once");
+        self.free.push(slot);
+        op
+    }
+}
+
+/// A first-in first-out queue of operations, linked through the slab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpQueue {
+    head: u32,
+    tail: u32,
+}
+
+impl OpQueue {
+    /// An empty queue.
+    pub const EMPTY: Self = Self {
+        head: NIL,
+        tail: NIL,
+    };
+
+    /// The oldest operation.
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    /// Appends an operation.
+    pub fn push(&mut self, ops: &mut Ops, op: u32) {
+        ops.get_mut(op).next = NIL;
+        if self.head == NIL {
+            self.head = op;
+        } else {
+            ops.get_mut(self.tail).next = op;
+        }
+        self.tail = op;
+    }
+
+    /// Takes the oldest operation out of the queue; it stays in the slab.
+    pub fn pop(&mut self, ops: &mut Ops) -> Option<u32> {
+        let op = self.head()?;
+        self.head = ops.get(op).next;
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        Some(op)
+    }
+
+    /// Takes the first operation that `pred` accepts out of the queue.
+    pub fn take_first(&mut self, ops: &mut Ops, mut pred: impl FnMut(&Op) -> bool) -> Option<u32> {
+        let mut before = NIL;
+        let mut at = self.head;
+        while at != NIL {
+            let next = ops.get(at).next;
+            if pred(ops.get(at)) {
+                if before == NIL {
+                    self.head = next;
+                } else {
+                    ops.get_mut(before).next = next;
+                }
+                if self.tail == at {
+                    self.tail = before;
+                }
+                return Some(at);
+            }
+            before = at;
+            at = next;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ContextId, LcoreId, PeerId};
+
+    fn op(token: u64) -> Op {
+        let id = ContextId {
+            lcore: LcoreId(0),
+            slot: 0,
+            generation: 1,
+        };
+        Op {
+            context: 0,
+            token,
+            kind: OpKind::Send,
+            lane: LaneId(0),
+            target: Target::Context(RemoteContext {
+                peer: PeerId(0),
+                session: 0,
+                id,
+            }),
+            ranges: [None; MAX_RANGES],
+            bytes: 0,
+            posted_bytes: 0,
+            done_bytes: 0,
+            in_flight: 0,
+            stage: Stage::Queued,
+            fate: None,
+            argument: 0,
+            value: 0,
+            next: NIL,
+        }
+    }
+
+    #[test]
+    fn r7_a_full_slab_refuses_and_an_emptied_one_takes_as_many_again() {
+        let mut ops = Ops::new(2);
+        let first = ops.insert(op(1)).unwrap();
+        assert!(ops.insert(op(2)).is_some());
+        assert!(ops.insert(op(3)).is_none());
+        assert_eq!(ops.remove(first).token, 1);
+        assert!(ops.insert(op(4)).is_some());
+    }
+
+    #[test]
+    fn a_queue_keeps_its_order_when_one_in_the_middle_is_taken() {
+        let mut ops = Ops::new(4);
+        let mut queue = OpQueue::EMPTY;
+        for token in 0..4 {
+            let slot = ops.insert(op(token)).unwrap();
+            queue.push(&mut ops, slot);
+        }
+        for token in [3, 1] {
+            assert!(queue.take_first(&mut ops, |op| op.token == token).is_some());
+        }
+        let first = queue.pop(&mut ops).unwrap();
+        assert_eq!(ops.remove(first).token, 0);
+        let last = queue.pop(&mut ops).unwrap();
+        assert_eq!(ops.get(last).token, 2);
+        assert_eq!(queue, OpQueue::EMPTY);
+        queue.push(&mut ops, last);
+        assert_eq!(queue.head(), Some(last));
+    }
+}

@@ -1,0 +1,105 @@
+//! Gauges against limits: what one context, or one peer, may use (REQUIREMENTS R9).
+
+use crate::limits::{ContextLimits, Limit, LimitError};
+
+/// A count of something in use, and its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gauge {
+    limit: Limit,
+    value: u64,
+    used: u64,
+}
+
+impl Gauge {
+    /// Nothing in use, of at most `value`.
+    pub const fn new(limit: Limit, value: u64) -> Self {
+        Self {
+            limit,
+            value,
+            used: 0,
+        }
+    }
+
+    /// Takes `amount`, or says which limit stands in the way and changes nothing.
+    pub fn take(&mut self, amount: u64) -> Result<(), LimitError> {
+        self.limit.admit(self.value, self.used, amount)?;
+        self.used += amount;
+        Ok(())
+    }
+
+    /// Gives `amount` back.
+    pub fn give(&mut self, amount: u64) {
+        assert!(
+            amount <= self.used,
+            "R7: {} gives back {amount} of {} in use",
+            self.limit,
+            self.used
+        );
+        self.used -= amount;
+    }
+
+    /// What is in use.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+/// The gauges of one context.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Grants not yet proven ended.
+    pub grants: Gauge,
+    /// Imports held.
+    pub imports: Gauge,
+    /// Bytes opened by grants.
+    pub exposed_bytes: Gauge,
+    /// Operations submitted and not completed.
+    pub ops: Gauge,
+    /// Their bytes.
+    pub bytes: Gauge,
+}
+
+impl Quota {
+    /// The gauges of a new context.
+    pub fn new(limits: &ContextLimits) -> Self {
+        Self {
+            grants: Gauge::new(Limit::ContextGrants, limits.grants.into()),
+            imports: Gauge::new(Limit::ContextImports, limits.imports.into()),
+            exposed_bytes: Gauge::new(Limit::ContextExposedBytes, limits.exposed_bytes),
+            ops: Gauge::new(Limit::ContextOpsInFlight, limits.ops_in_flight.into()),
+            bytes: Gauge::new(Limit::ContextBytesInFlight, limits.bytes_in_flight),
+        }
+    }
+
+    /// Whether nothing is in use.
+    pub fn is_at_rest(&self) -> bool {
+        [
+            self.grants,
+            self.imports,
+            self.exposed_bytes,
+            self.ops,
+            self.bytes,
+        ]
+        .iter()
+        .all(|gauge| gauge.used() == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_past_a_limit_the_error_names_it_and_nothing_changes() {
+        let mut gauge = Gauge::new(Limit::ContextGrants, 2);
+        gauge.take(2).unwrap();
+        let refused = gauge.take(1).unwrap_err();
+        assert_eq!(
+            (refused.limit, refused.value, refused.in_use),
+            (Limit::ContextGrants, 2, 2)
+        );
+        gauge.give(2);
+        gauge.take(2).unwrap();
+        assert!(gauge.take(u64::MAX).is_err(), "an overflow is a refusal");
+    }
+}

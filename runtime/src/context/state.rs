@@ -1,0 +1,262 @@
+//! The contexts of one lcore: slots, generations, lifecycle.
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::buf::BufId;
+
+use crate::context::quota::Quota;
+use crate::event::Event;
+use crate::ids::{ContextId, LaneId, LcoreId, RemoteContext};
+
+/// Remote contexts that a context is remembered to have to do with.
+const ACQUAINTANCES: usize = 64;
+
+/// Where a context is in its life. Only this file changes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The slot is free; or, with a quarantine, never free again until its proof comes.
+    Free,
+    /// It works.
+    Live,
+    /// It asked to be closed; the cordon follows within the step.
+    Closing,
+    /// Step 1 of its reclaim is done: nothing new is accepted, its epoch is taken.
+    Cordoned {
+        /// When.
+        since_ns: u64,
+        /// Own work requests posted then.
+        ops_in_flight: u32,
+    },
+    /// Its reclaim ended without every proof: the slot and what is unproven stay.
+    Quarantined,
+}
+
+/// A buffer that belongs to a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnedBuf {
+    /// Which of the lcore's pools.
+    pub pool: u8,
+    /// The buffer.
+    pub id: BufId,
+    /// Address of its first byte.
+    pub address: u64,
+}
+
+/// A message that a context has not given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldMessage {
+    /// The lane it came on.
+    pub lane: LaneId,
+    /// Its buffer in the receive pool.
+    pub id: BufId,
+}
+
+/// One context.
+#[derive(Debug)]
+pub struct ContextState {
+    phase: Phase,
+    generation: u32,
+    /// Its name for look-ups.
+    pub name: String,
+    /// What it may use, and uses.
+    pub quota: Quota,
+    /// Buffers given out to it. May list ones that were dropped meanwhile; `Core::sweep_buffers` strikes those.
+    pub buffers: Vec<OwnedBuf>,
+    /// Most entries of `buffers`.
+    pub buffers_limit: usize,
+    /// Messages not yet given back.
+    pub messages: Vec<HeldMessage>,
+    /// What it was not yet told.
+    pub events: VecDeque<Event>,
+    /// Whether a submission was refused since the last `Writable`.
+    pub wants_writable: bool,
+    /// Whether its service waits for an event.
+    pub waits: bool,
+    /// Its share of a lane against others.
+    pub weight: u32,
+    /// Operations ended since it was opened.
+    pub completed_ops: u64,
+    /// Remote contexts that it has to do with.
+    acquaintances: Vec<RemoteContext>,
+    /// Whether it had to do with more than are remembered, and so hears of each end.
+    well_connected: bool,
+}
+
+impl ContextState {
+    /// Where it is in its life.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether it may submit.
+    pub fn is_live(&self) -> bool {
+        self.phase == Phase::Live
+    }
+
+    /// Asks for its reclaim; of a context that is not live nothing changes.
+    pub fn close(&mut self) {
+        if self.phase == Phase::Live {
+            self.phase = Phase::Closing;
+        }
+    }
+
+    /// Step 1 of its reclaim.
+    pub fn cordon(&mut self, since_ns: u64, ops_in_flight: u32) {
+        assert!(
+            matches!(self.phase, Phase::Live | Phase::Closing),
+            "a context is cordoned once"
+        );
+        self.phase = Phase::Cordoned {
+            since_ns,
+            ops_in_flight,
+        };
+    }
+
+    /// Remembers that it has to do with a remote context.
+    pub fn acquaint(&mut self, remote: RemoteContext) {
+        if self.acquaintances.contains(&remote) {
+            return;
+        }
+        if self.acquaintances.len() == ACQUAINTANCES {
+            self.well_connected = true;
+        } else {
+            self.acquaintances.push(remote);
+        }
+    }
+
+    /// Forgets a remote context that is gone; whether the end of it concerns this one.
+    pub fn forget(&mut self, remote: RemoteContext) -> bool {
+        let at = self.acquaintances.iter().position(|known| *known == remote);
+        if let Some(at) = at {
+            self.acquaintances.swap_remove(at);
+        }
+        at.is_some() || self.well_connected
+    }
+
+    /// The end of a reclaim that left something unproven.
+    pub fn quarantine(&mut self) {
+        assert!(
+            matches!(self.phase, Phase::Cordoned { .. }),
+            "only a reclaim ends in quarantine"
+        );
+        self.phase = Phase::Quarantined;
+    }
+}
+
+/// The table of one lcore.
+#[derive(Debug)]
+pub struct Contexts {
+    lcore: LcoreId,
+    slots: Vec<ContextState>,
+    free: Vec<u16>,
+}
+
+impl Contexts {
+    /// Room for `capacity` contexts with these quotas, everything allocated now.
+    pub fn new(
+        lcore: LcoreId,
+        capacity: u16,
+        quota: &Quota,
+        buffers: usize,
+        events: usize,
+    ) -> Self {
+        let slot = |_| ContextState {
+            phase: Phase::Free,
+            generation: 0,
+            name: String::new(),
+            quota: quota.clone(),
+            buffers: Vec::with_capacity(buffers),
+            buffers_limit: buffers,
+            messages: Vec::with_capacity(events),
+            events: VecDeque::with_capacity(events),
+            wants_writable: false,
+            waits: false,
+            weight: 1,
+            completed_ops: 0,
+            acquaintances: Vec::with_capacity(ACQUAINTANCES),
+            well_connected: false,
+        };
+        Self {
+            lcore,
+            slots: (0..capacity).map(slot).collect(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    /// Opens a context, or gives `None` when all slots are taken.
+    pub fn open(&mut self, name: String, weight: u32) -> Option<u16> {
+        let slot = self.free.pop()?;
+        let context = &mut self.slots[slot as usize];
+        assert!(
+            context.phase == Phase::Free && context.quota.is_at_rest(),
+            "R7: a free slot uses nothing"
+        );
+        context.phase = Phase::Live;
+        context.generation += 1;
+        context.name = name;
+        context.weight = weight.max(1);
+        context.completed_ops = 0;
+        context.acquaintances.clear();
+        context.well_connected = false;
+        Some(slot)
+    }
+
+    /// Gives the slot of a reclaimed context back; its name was of the last generation.
+    pub fn free(&mut self, slot: u16) {
+        let context = &mut self.slots[slot as usize];
+        assert!(
+            matches!(context.phase, Phase::Cordoned { .. } | Phase::Quarantined),
+            "R2: a slot is reused after its reclaim"
+        );
+        assert!(
+            context.quota.is_at_rest() && context.buffers.is_empty() && context.messages.is_empty(),
+            "R7: a reclaimed context uses nothing"
+        );
+        context.phase = Phase::Free;
+        context.name.clear();
+        context.events.clear();
+        context.wants_writable = false;
+        context.waits = false;
+        self.free.push(slot);
+    }
+
+    /// The context in `slot`, which is one of the table's.
+    pub fn get(&self, slot: u16) -> &ContextState {
+        &self.slots[slot as usize]
+    }
+
+    /// The context in `slot`, to change.
+    pub fn get_mut(&mut self, slot: u16) -> &mut ContextState {
+        &mut self.slots[slot as usize]
+    }
+
+    /// How many slots there are.
+    pub fn capacity(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    /// The full name of the context in `slot`.
+    pub fn id(&self, slot: u16) -> ContextId {
+        ContextId {
+            lcore: self.lcore,
+            slot,
+            generation: self.slots[slot as usize].generation,
+        }
+    }
+
+    /// The slot of a context, if `slot` and `generation` name a live one.
+    pub fn live(&self, slot: u16, generation: u32) -> Option<u16> {
+        let context = self.slots.get(slot as usize)?;
+        (context.generation == generation && context.is_live()).then_some(slot)
+    }
+
+    /// The live context with this name. Names are looked up seldom: a walk over the table.
+    pub fn named(&self, name: &str) -> Option<u16> {
+        (0..self.capacity()).find(|&slot| self.get(slot).is_live() && self.get(slot).name == name)
+    }
+
+    /// Slots that are not free.
+    pub fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

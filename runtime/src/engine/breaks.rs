@@ -1,0 +1,231 @@
+//! Lanes that come up, and lanes that break. Until lanes are repaired, a broken lane ends its session: every lane of the peer goes to error,
+//! is drained, its windows are deallocated and its queue pair destroyed; what that proves ends the epochs; and then comes `PeerDown`.
+
+use keyfence_pmd::QpId;
+
+use crate::engine::command::ToControl;
+use crate::engine::state::Core;
+use crate::event::Event;
+use crate::ids::{LaneId, PeerId};
+use crate::lane::queue::Request;
+use crate::lane::{Lane, LanePhase};
+use crate::op::Status;
+use crate::reclaim::{self, KeyState};
+
+impl Core {
+    /// A lane's queue pair exists: its receives are posted before it is connected.
+    pub(super) fn attach_lane(&mut self, lane: LaneId, siblings: u16, entry: Box<Lane>) {
+        let peer = &mut self.peers[entry.peer.0 as usize];
+        let lcore = entry.peer_lcore.0 as usize;
+        if peer.lanes.len() <= lcore {
+            peer.lanes.resize(lcore + 1, Vec::new());
+        }
+        let route = &mut peer.lanes[lcore];
+        route.resize(siblings as usize, None);
+        route[entry.number as usize] = Some(lane);
+        peer.session = Some(entry.session);
+        peer.down_told = false;
+        let slot = &mut self.lanes[lane.0 as usize];
+        assert!(slot.is_none(), "the control side gives out free slots");
+        *slot = Some(entry);
+        self.refill_receives(lane);
+    }
+
+    /// The connection stands: say hello.
+    pub(super) fn lane_connected(&mut self, lane: LaneId) {
+        let entry = self.lane_mut(lane);
+        if entry.phase == LanePhase::Attached {
+            entry.phase = LanePhase::Greeting;
+            entry.control.ask(Request::Hello);
+        }
+        self.lane_may_be_up(lane);
+    }
+
+    /// A lane is up when the peer's hello is in and ours is on its way.
+    pub(super) fn lane_may_be_up(&mut self, lane: LaneId) {
+        let entry = self.lane_mut(lane);
+        if entry.phase == LanePhase::Greeting && entry.greeted && entry.inflight.next_sequence() > 0
+        {
+            entry.phase = LanePhase::Up;
+            self.outbox.push(ToControl::LaneUp(lane));
+        }
+    }
+
+    /// The session stands on all lanes.
+    pub(super) fn session_up(&mut self, peer: PeerId) {
+        self.peers[peer.0 as usize].was_up = true;
+        self.tell_all(|| Event::PeerUp(peer));
+    }
+
+    /// Stops all traffic on a lane and has its queue pair moved to error.
+    pub(super) fn break_lane(&mut self, lane: LaneId) {
+        let until_ns = self.now_ns.saturating_add(self.timeouts.drain_timeout_ns);
+        let Some(entry) = self.lanes[lane.0 as usize].as_deref_mut() else {
+            return;
+        };
+        if !entry.is_sound() {
+            return;
+        }
+        entry.phase = LanePhase::Draining { until_ns };
+        entry.control.clear();
+        entry.closing.clear();
+        // What the device has not taken is never posted; it counts as flushed.
+        let untaken = entry.staged.len();
+        entry.staged.clear();
+        entry.staged_receives.clear();
+        for _ in 0..untaken {
+            entry.inflight.note_flushed();
+        }
+        self.stats.lanes_broken += 1;
+        self.outbox.push(ToControl::LaneBroken(lane));
+    }
+
+    /// The queue pair is in error: keys of the lane are retired, its imports are dead, the session is over.
+    pub(super) fn qp_in_error(&mut self, lane: LaneId) {
+        self.break_lane(lane);
+        let peer = self.lane(lane).peer;
+        self.lane_mut(lane).in_error = true;
+        self.peers[peer.0 as usize].session = None;
+        self.drive(reclaim::Event::LaneBroken { lane });
+        self.fence_imports_on(lane);
+        while let Some((context, generation, token)) = self.lookups.take_of(peer) {
+            if self.contexts.live(context, generation).is_some() {
+                self.tell(
+                    context,
+                    Event::Resolved {
+                        token,
+                        context: None,
+                    },
+                );
+            }
+        }
+        for slot in 0..self.grants.capacity() {
+            if self
+                .grants
+                .in_slot(slot)
+                .is_some_and(|grant| grant.lane == lane)
+            {
+                self.grants.at_mut(slot).retired = true;
+            }
+        }
+    }
+
+    /// A lane that is drained, or has had its time: its queue pair is to be given up by the path.
+    pub(super) fn drained_lane(&self) -> Option<(LaneId, QpId)> {
+        let drained = |lane: &Lane| match lane.phase {
+            LanePhase::Draining { until_ns } => {
+                lane.in_error && (lane.is_flushed() || self.now_ns >= until_ns)
+            }
+            _ => false,
+        };
+        self.lane_ids().find_map(|id| {
+            let lane = self.lane(id);
+            drained(lane).then_some((id, lane.qp))
+        })
+    }
+
+    /// The path has given the queue pair up: its windows are deallocated, then it is destroyed.
+    pub(super) fn lane_released(&mut self, lane: LaneId) {
+        let entry = self.lane_mut(lane);
+        if !entry.is_flushed() {
+            self.stats.drains_cut_short += 1;
+        }
+        let entry = self.lane_mut(lane);
+        entry.phase = LanePhase::Ending;
+        let qp = entry.qp;
+        self.dealloc_keys(lane);
+        self.outbox.push(ToControl::EndLane { lane, qp });
+    }
+
+    /// The queue pair is destroyed: that ends everything that was posted on it.
+    pub(super) fn qp_destroyed(&mut self, lane: LaneId) {
+        self.drive(reclaim::Event::QpDestroyed { lane });
+        while let Some((_, flight)) = self.lane_mut(lane).inflight.take_first() {
+            self.destroyed(lane, flight);
+        }
+        for context in 0..self.contexts.capacity() {
+            while let Some(op) = self.take_queued(lane, context, |_| true) {
+                self.end_unposted(op, Status::PeerLost);
+            }
+        }
+        let entry = self.lane_mut(lane);
+        entry.destroyed = true;
+        for buf in &mut entry.receives {
+            *buf = None;
+        }
+        // The session has ended for good: no operation that was flushed here waits for its target any more (R2).
+        self.drive(reclaim::Event::TargetLost { lane });
+        self.lane_may_be_over(lane);
+    }
+
+    /// The machine is done with the lane; so is everybody once its memory is gone.
+    pub(super) fn lane_free(&mut self, lane: LaneId) {
+        self.lane_mut(lane).free = true;
+        self.lane_may_be_over(lane);
+    }
+
+    fn lane_may_be_over(&mut self, lane: LaneId) {
+        let Some(entry) = self.lanes[lane.0 as usize].as_deref() else {
+            return;
+        };
+        let peer = entry.peer;
+        self.peer_may_be_down(peer);
+        let over = |entry: &Lane| entry.free && entry.destroyed;
+        if self.lanes[lane.0 as usize].as_deref().is_some_and(over)
+            && let Some(entry) = self.lanes[lane.0 as usize].take()
+        {
+            for route in &mut self.peers[peer.0 as usize].lanes {
+                for known in route.iter_mut().filter(|known| **known == Some(lane)) {
+                    *known = None;
+                }
+            }
+            self.outbox.push(ToControl::LaneGone { lane, entry });
+        }
+    }
+
+    /// Announces the end of a session, once, when all its lanes are destroyed and each of their keys is proven ended or in quarantine.
+    pub(super) fn peer_may_be_down(&mut self, peer: PeerId) {
+        let view = &self.peers[peer.0 as usize];
+        if view.session.is_some() || view.down_told || view.lanes.is_empty() {
+            return;
+        }
+        let settled = |lane: &LaneId| {
+            self.lanes[lane.0 as usize]
+                .as_deref()
+                .is_none_or(|lane| lane.destroyed)
+        };
+        if !view.lanes.iter().flatten().flatten().all(settled) {
+            return;
+        }
+        let open = self.grants.iter().any(|(id, grant)| {
+            let state = self.machine.key_state(reclaim::KeyIx(id.slot));
+            grant.holder.peer == peer
+                && !matches!(
+                    state,
+                    KeyState::Unproven | KeyState::Parked | KeyState::Dead
+                )
+        });
+        if open {
+            return;
+        }
+        self.peers[peer.0 as usize].down_told = true;
+        if core::mem::take(&mut self.peers[peer.0 as usize].was_up) {
+            self.stats.peers_down += 1;
+            self.tell_all(|| Event::PeerDown(peer));
+        }
+        self.outbox.push(ToControl::PeerDown(peer));
+    }
+
+    /// Sends a sign of life on lanes that have been silent, so that a peer whose end is dead is found out.
+    pub(super) fn keep_alive(&mut self) {
+        for lane in self.lane_ids() {
+            let now_ns = self.now_ns;
+            let interval_ns = self.timeouts.keepalive_interval_ns;
+            let entry = self.lane_mut(lane);
+            if entry.is_up() && now_ns.saturating_sub(entry.kept_alive_ns) >= interval_ns {
+                entry.kept_alive_ns = now_ns;
+                entry.control.ask(Request::KeepAlive);
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Building an engine: memory, device objects, tables, rings. Everything that can be refused is refused here, before anything runs.
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::ring::spsc;
+use keyfence_pmd::{Completion, Control, ControlError, Device, OpenPathError};
+
+use crate::config::{Config, EngineConfig, MemoryConfig, PeerAddress, Timeouts};
+use crate::context::ops::Ops;
+use crate::context::quota::{Gauge, Quota};
+use crate::context::state::Contexts;
+use crate::engine::Engine;
+use crate::engine::command::{Command, Outbox, ToControl};
+use crate::engine::control::{ControlSide, LcorePort};
+use crate::engine::join::Identity;
+use crate::engine::lcore::Lcore;
+use crate::engine::lookup::Lookups;
+use crate::engine::memory::{EngineMemory, MemoryError};
+use crate::engine::peers::{Peer, PeerPhase, Peers};
+use crate::engine::state::{Core, LcoreMemory, PeerView};
+use crate::engine::stats::{SharedStats, Stats};
+use crate::engine::timers::Timers;
+use crate::engine::zero::Zeroing;
+use crate::grant::import::Imports;
+use crate::grant::table::Grants;
+use crate::ids::{Incarnation, LcoreId};
+use crate::limits::{Limit, Limits};
+use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
+use crate::trace::Trace;
+
+/// Why an engine could not be built. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The device refused something.
+    #[error("device: {0}")]
+    Device(#[from] ControlError),
+    /// The device has no path for an lcore.
+    #[error("device: {0}")]
+    Path(#[from] OpenPathError),
+    /// The device can't do what the engine needs.
+    #[error("device {device} {lacks}; {remedy}")]
+    Unfit {
+        /// The device.
+        device: &'static str,
+        /// What it lacks.
+        lacks: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A value is outside its range.
+    #[error("{what} is {value}; allowed is {allowed}")]
+    BadValue {
+        /// Which.
+        what: &'static str,
+        /// The value.
+        value: u64,
+        /// The range.
+        allowed: &'static str,
+    },
+}
+
+/// Commands and reports that may be under way between the control side and an lcore.
+const RING: usize = 1024;
+
+/// Open look-ups of an lcore.
+const LOOKUPS: u16 = 256;
+
+/// Flushes under way on an lcore.
+const FLUSHES: u16 = 32;
+
+/// What an engine is built from.
+#[derive(Clone, Debug)]
+pub struct EngineBuilder {
+    engine: EngineConfig,
+    memory: MemoryConfig,
+    limits: Limits,
+    timeouts: Timeouts,
+    peers: Vec<(String, String, u32)>,
+    seed: u128,
+}
+
+impl EngineBuilder {
+    /// An engine named `name` with `lcores` lcores, on CPUs 0 and up, with defaults for everything else.
+    #[must_use]
+    pub fn new(name: &str, lcores: u16) -> Self {
+        let engine = EngineConfig {
+            name: name.to_owned(),
+            lcores: (0..u32::from(lcores)).collect(),
+            ..EngineConfig::default()
+        };
+        Self {
+            engine,
+            memory: MemoryConfig::default(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            peers: Vec::new(),
+            seed: 0,
+        }
+    }
+
+    /// The engine number `engine` of a configuration, which was checked when it was read.
+    #[must_use]
+    pub fn from_config(config: &Config, engine: usize) -> Self {
+        let peers = config
+            .peers
+            .iter()
+            .filter(|peer| peer.engine == engine)
+            .map(|peer| {
+                let address = match &peer.address {
+                    PeerAddress::Local(name) => format!("local:{name}"),
+                    PeerAddress::Shm(name) => format!("shm:{name}"),
+                    PeerAddress::Rdma { host, port } => format!("rdma:{host}:{port}"),
+                };
+                (peer.name.clone(), address, peer.lcores)
+            });
+        Self {
+            engine: config.engines[engine].clone(),
+            memory: config.memory.clone(),
+            limits: config.limits.clone(),
+            timeouts: config.timeouts.clone(),
+            peers: peers.collect(),
+            seed: 0,
+        }
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(mut self, memory: MemoryConfig) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Its timeouts.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// A peer of `lcores` lcores, and the device's address of it.
+    #[must_use]
+    pub fn peer(mut self, name: &str, address: &str, lcores: u32) -> Self {
+        self.peers
+            .push((name.to_owned(), address.to_owned(), lcores));
+        self
+    }
+
+    /// 128 bits that no other start of any engine has: its incarnation. Random in production, chosen in a test.
+    #[must_use]
+    pub fn seed(mut self, seed: u128) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Builds the engine on a device: maps and registers memory, opens the lcores' paths, listens.
+    ///
+    /// # Errors
+    /// [`BuildError`] says what was short or wrong, and by how much.
+    pub fn build<D: Device>(self, device: D) -> Result<Engine<D>, BuildError> {
+        let lcores = self.check(&device)?;
+        let device = std::sync::Arc::new(device);
+        let lanes = self.lanes_of_lcore() * u32::from(lcores);
+        let pd = device.alloc_pd()?;
+        let memory = EngineMemory::new(
+            &*device,
+            pd,
+            &self.memory,
+            &self.limits,
+            lcores.into(),
+            lanes,
+        )?;
+        let share = self.limits.share_of_lcore(lcores.into());
+        let slots = self.lanes_of_lcore() as u16;
+        let mut ports = Vec::new();
+        let mut cores = Vec::new();
+        for lcore in 0..lcores {
+            let path = device.open_path(LcoreId(lcore))?;
+            let mine = memory.of_lcore(lcore.into(), slots.into(), &share)?;
+            let (commands, command_end) = spsc::ring::<Command>(RING);
+            let (reports, report_end) = spsc::ring::<ToControl>(RING);
+            let shared = SharedStats::new();
+            ports.push(LcorePort::new(commands, report_end, shared.clone()));
+            let core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
+            cores.push(Some(Lcore {
+                path,
+                services: (0..share.contexts).map(|_| None).collect(),
+                core,
+                commands: command_end,
+                shared,
+                done: vec![Completion::EMPTY; super::lcore::BURST].into_boxed_slice(),
+                closing_all: false,
+                all_closed_told: false,
+            }));
+        }
+        if !self.peers.is_empty() {
+            device.listen(&format!("local:{}", self.engine.name))?;
+        }
+        let identity = Identity {
+            name: self.engine.name.clone(),
+            incarnation: Incarnation(self.seed),
+            limits: share,
+            pd,
+            tag_seed: self.seed as u64 ^ (self.seed >> 64) as u64,
+        };
+        let peers = Peers::new(self.peer_table(), lcores, slots, self.limits.lanes as u16);
+        Ok(Engine {
+            name: self.engine.name,
+            control: ControlSide::new(device, ports, peers, identity),
+            lcores: cores,
+            cpus: self.engine.lcores,
+            idle: self.engine.idle,
+            memory,
+        })
+    }
+
+    /// What does not depend on the machine: refused before anything is touched.
+    fn check(&self, device: &impl Control) -> Result<u16, BuildError> {
+        let caps = device.caps();
+        let lcores = self.engine.lcores.len();
+        if lcores == 0 || lcores > caps.max_lcores.min(64).into() {
+            return Err(BuildError::BadValue {
+                what: "the number of lcores",
+                value: lcores as u64,
+                allowed: "1 to 64, and no more than the device has",
+            });
+        }
+        let lanes = self.lanes_of_lcore();
+        if lanes as usize > LaneSet::MAX_LANES {
+            return Err(BuildError::BadValue {
+                what: "lanes of an lcore (limits.lanes times the lcores of all peers)",
+                value: lanes.into(),
+                allowed: "at most 128",
+            });
+        }
+        let unfit = |lacks: String, remedy| BuildError::Unfit {
+            device: caps.name,
+            lacks,
+            remedy,
+        };
+        if !caps.windows {
+            return Err(unfit("has no memory windows".into(), "use one that has"));
+        }
+        if caps.max_send_depth < self.limits.send_depth
+            || caps.max_receive_depth < self.limits.receive_depth
+        {
+            let lacks = format!(
+                "queues at most {} and {}",
+                caps.max_send_depth, caps.max_receive_depth
+            );
+            return Err(unfit(
+                lacks,
+                "lower limits.send_depth and limits.receive_depth",
+            ));
+        }
+        if caps.max_operation_bytes < self.limits.slice_bytes {
+            let lacks = format!("moves at most {} bytes at once", caps.max_operation_bytes);
+            return Err(unfit(lacks, "lower limits.slice"));
+        }
+        if caps.max_sge < 1 + crate::context::ops::MAX_RANGES {
+            return Err(unfit(
+                format!("takes {} scatter/gather entries", caps.max_sge),
+                "use one that takes 3",
+            ));
+        }
+        Ok(lcores as u16)
+    }
+
+    /// Lane slots of one lcore: its lanes to every lcore of every peer.
+    fn lanes_of_lcore(&self) -> u32 {
+        let peer_lcores = self
+            .peers
+            .iter()
+            .fold(0_u32, |sum, (_, _, lcores)| sum.saturating_add(*lcores));
+        peer_lcores.saturating_mul(self.limits.lanes)
+    }
+
+    fn peer_table(&self) -> Vec<Peer> {
+        let peer = |(name, address, _): &(String, String, u32)| Peer {
+            name: name.clone(),
+            address: address.clone(),
+            phase: PeerPhase::Apart { retry_ns: 0 },
+            was_up: false,
+            session: 0,
+            incarnation: Incarnation(0),
+            lcores: 0,
+            contexts: 0,
+            grants: 0,
+        };
+        self.peers.iter().map(peer).collect()
+    }
+
+    fn core(
+        &self,
+        lcore: LcoreId,
+        lcores: u16,
+        lanes: u16,
+        memory: LcoreMemory,
+        limits: &Limits,
+        reports: spsc::Producer<ToControl>,
+    ) -> Core {
+        let contexts = limits.contexts as u16;
+        let capacity = capacity(limits, lanes);
+        let per_context =
+            limits.context.ops_in_flight + limits.context.imports + limits.context.grants;
+        let events = per_context as usize
+            + limits.context.messages as usize * usize::from(lanes.max(1))
+            + 64;
+        let queue = usize::from(contexts);
+        let reports_waiting = (limits.grants + limits.contexts) as usize * 2 + 64;
+        Core {
+            lcore,
+            lcores,
+            engine_name: self.engine.name.clone(),
+            incarnation: Incarnation(self.seed),
+            now_ns: 0,
+            limits: limits.clone(),
+            timeouts: self.timeouts.clone(),
+            frame_bytes: self.memory.receive_buffer_bytes as usize,
+            zeroing: self
+                .memory
+                .zero_on_release
+                .then(|| Zeroing::new(self.memory.buffers() as usize)),
+            memory,
+            contexts: Contexts::new(
+                lcore,
+                contexts,
+                &Quota::new(&limits.context),
+                limits.context.buffers as usize,
+                events,
+            ),
+            ops: Ops::new(limits.ops_in_flight),
+            grants: Grants::new(limits.grants),
+            imports: Imports::new(limits.imports),
+            lanes: (0..lanes).map(|_| None).collect(),
+            peers: vec![PeerView::default(); self.peers.len()],
+            actions: Actions::new(capacity.bound()),
+            machine: Machine::new(capacity),
+            events: VecDeque::with_capacity(64),
+            driving: false,
+            reclaim_budget_wrs: 0,
+            timers: Timers::new(3 * (limits.epochs as usize + queue + usize::from(lanes)) + 4),
+            lookups: Lookups::new(LOOKUPS),
+            flushes: vec![None; usize::from(FLUSHES)],
+            flushes_waiting: VecDeque::with_capacity(64),
+            outbox: Outbox::new(reports, reports_waiting),
+            polled: Vec::with_capacity(queue),
+            ready: VecDeque::with_capacity(queue),
+            closing: VecDeque::with_capacity(queue),
+            awaiting_handles: VecDeque::with_capacity(queue),
+            ops_in_flight: Gauge::new(Limit::OpsInFlight, limits.ops_in_flight.into()),
+            bytes_in_flight: Gauge::new(Limit::BytesInFlight, limits.bytes_in_flight),
+            lease_cursor: 0,
+            stats: Stats::new(),
+            trace: Trace::new(limits.trace_records as usize),
+        }
+    }
+}
+
+fn capacity(limits: &Limits, lanes: u16) -> Capacity {
+    Capacity {
+        keys: limits.grants,
+        contexts: limits.contexts as u16,
+        lanes: lanes.max(1),
+        epochs: limits.epochs as u16,
+        tickets: FLUSHES,
+        flush_watermark: limits.flush_watermark,
+    }
+}

@@ -1,0 +1,254 @@
+//! The end of a context: cordon, release, announcement (REQUIREMENTS section 4, steps 1, 5 and 6).
+
+use keyfence_mempool::cache::ReclaimError;
+
+use crate::context::state::Phase;
+use crate::engine::command::ToControl;
+use crate::engine::state::Core;
+use crate::event::{EngineEvent, QuarantineReason};
+use crate::ids::Epoch;
+use crate::lane::queue::Answer;
+use crate::limits::{Limit, LimitError};
+use crate::op::Status;
+use crate::reclaim::{self, ContextIx, LaneSet, Outcome, Quarantine, Why};
+
+impl Core {
+    /// Asks for the reclaim of a context; it starts before the step ends.
+    pub(super) fn close(&mut self, slot: u16) {
+        if self.contexts.get(slot).is_live() {
+            self.contexts.get_mut(slot).close();
+            self.closing.push_back(slot);
+        }
+    }
+
+    /// Step 1, first half: nothing new is accepted, nothing more is posted. The service is dropped after this, and then
+    /// [`Core::take_epoch`] is called.
+    pub(super) fn cordon(&mut self, slot: u16) {
+        assert_eq!(
+            self.contexts.get(slot).phase(),
+            Phase::Closing,
+            "a context is cordoned once"
+        );
+        for lane in self.lane_ids() {
+            while let Some(op) = self.take_queued(lane, slot, |_| true) {
+                self.end_unposted(op, Status::Cancelled);
+            }
+        }
+        self.fence_imports_of(slot);
+        self.lookups.forget(slot);
+    }
+
+    /// Step 1, second half: the context's epoch.
+    pub(super) fn take_epoch(&mut self, slot: u16) {
+        let (mut own_ops, mut flushed_ops) = (LaneSet::EMPTY, LaneSet::EMPTY);
+        let mut in_flight = 0;
+        for lane in self.lane_ids() {
+            let entry = self.lane(lane);
+            let posted = entry.contexts[slot as usize].posted;
+            if posted > 0 {
+                in_flight += posted;
+                own_ops = own_ops.with(lane);
+                if !entry.is_sound() && entry.in_error {
+                    flushed_ops = flushed_ops.with(lane);
+                }
+            }
+        }
+        self.sweep_buffers(slot);
+        self.retain_buffers(slot);
+        let handles_out = self.handles_out(slot);
+        if handles_out {
+            self.awaiting_handles.push_back(slot);
+        }
+        self.contexts.get_mut(slot).events.clear();
+        self.stats.cordons_with_ops_in_flight += u64::from(in_flight > 0);
+        for key in 0..self.grants.capacity() {
+            if self
+                .grants
+                .in_slot(key)
+                .is_some_and(|grant| grant.context == slot)
+            {
+                self.grants.at_mut(key).retired = true;
+            }
+        }
+        self.contexts.get_mut(slot).cordon(self.now_ns, in_flight);
+        self.drive(reclaim::Event::Cordon {
+            context: ContextIx(slot),
+            own_ops,
+            flushed_ops,
+            handles_out,
+        });
+        self.stats.contexts_cordoned += 1;
+    }
+
+    /// Step 5 and 6: memory goes back, then everyone may know.
+    pub(super) fn context_ended(&mut self, slot: u16, epoch: Epoch, outcome: Outcome) {
+        let Phase::Cordoned {
+            since_ns,
+            ops_in_flight,
+            ..
+        } = self.contexts.get(slot).phase()
+        else {
+            unreachable!("R6: a reclaim ends once");
+        };
+        let context = self.contexts.id(slot);
+        let kept_bytes = self.release(slot);
+        let (event, keys, bytes) = match outcome {
+            Outcome::Flushed => {
+                self.stats.contexts_reclaimed += 1;
+                self.stats
+                    .reclaim_ns
+                    .record(self.now_ns.saturating_sub(since_ns));
+                let took_ns = self.now_ns.saturating_sub(since_ns);
+                let event = EngineEvent::Reclaimed {
+                    context,
+                    epoch,
+                    took_ns,
+                    ops_in_flight,
+                };
+                (event, 0, 0)
+            }
+            Outcome::Quarantined(quarantine) => {
+                self.contexts.get_mut(slot).quarantine();
+                self.stats.contexts_quarantined += 1;
+                let (keys, why) = (quarantine.keys, reason(&quarantine));
+                let event = EngineEvent::Quarantined {
+                    context,
+                    epoch,
+                    keys,
+                    bytes: kept_bytes,
+                    why,
+                };
+                (event, keys, kept_bytes)
+            }
+        };
+        self.outbox.push(ToControl::Event(event));
+        self.announce_gone(slot, keys, bytes);
+    }
+
+    /// Gives back every buffer of a context that nothing keeps; returns the bytes of those that stay.
+    fn release(&mut self, slot: u16) -> u64 {
+        let mut kept_bytes = 0;
+        let mut at = 0;
+        while at < self.contexts.get(slot).buffers.len() {
+            let owned = self.contexts.get(slot).buffers[at];
+            if self.take_for_zeroing(owned) {
+                self.contexts.get_mut(slot).buffers.swap_remove(at);
+                continue;
+            }
+            let pool = &mut self.memory.pools[owned.pool as usize];
+            match pool.cache.reclaim(owned.id) {
+                Ok(()) | Err(ReclaimError::Id(_)) => {
+                    self.contexts.get_mut(slot).buffers.swap_remove(at);
+                }
+                Err(ReclaimError::Overrun { .. }) => {
+                    // The pool keeps it for good.
+                    self.stats.buffers_overrun += 1;
+                    self.contexts.get_mut(slot).buffers.swap_remove(at);
+                }
+                Err(_) => {
+                    kept_bytes += pool.buffer_bytes as u64;
+                    at += 1;
+                }
+            }
+        }
+        self.sweep_messages(slot);
+        kept_bytes + self.contexts.get(slot).messages.len() as u64 * self.frame_bytes as u64
+    }
+
+    fn announce_gone(&mut self, slot: u16, keys: u32, bytes: u64) {
+        let context = self.contexts.id(slot);
+        for peer in self.peer_ids() {
+            for lcore in 0..self.peers[peer.0 as usize].lanes.len() {
+                let Some(&Some(lane)) = self.peers[peer.0 as usize].lanes[lcore].first() else {
+                    continue;
+                };
+                if self.lane(lane).is_up() {
+                    self.answer(
+                        lane,
+                        Answer::ContextGone {
+                            context,
+                            keys,
+                            bytes,
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    /// Nothing of the context is left: the slot may be used again.
+    pub(super) fn context_free(&mut self, slot: u16) {
+        let kept_bytes = self.release(slot);
+        assert_eq!(kept_bytes, 0, "R1: a slot is free after its last byte is");
+        self.contexts.free(slot);
+    }
+
+    /// Strikes buffers that were dropped and have gone home off a context's list.
+    pub(super) fn sweep_buffers(&mut self, slot: u16) {
+        let pools = &mut self.memory.pools;
+        let buffers = &mut self.contexts.get_mut(slot).buffers;
+        buffers.retain(|owned| {
+            pools[owned.pool as usize]
+                .cache
+                .handle_is_out(owned.id)
+                .is_ok()
+        });
+    }
+
+    /// Whether one more buffer fits the context's limit.
+    pub(super) fn admit_buffer(&mut self, slot: u16) -> Result<(), LimitError> {
+        let context = self.contexts.get(slot);
+        let limit = context.buffers_limit as u64;
+        if (context.buffers.len() as u64) < limit {
+            return Ok(());
+        }
+        self.sweep_buffers(slot);
+        Limit::ContextBuffers.admit(limit, self.contexts.get(slot).buffers.len() as u64, 1)
+    }
+
+    /// From the cordon on, dropping a buffer of the context returns nothing to a pool.
+    fn retain_buffers(&mut self, slot: u16) {
+        for at in 0..self.contexts.get(slot).buffers.len() {
+            let owned = self.contexts.get(slot).buffers[at];
+            // One that goes home at this moment, by a drop on another thread, was never retained and needs no reclaim.
+            let _ = self.memory.pools[owned.pool as usize]
+                .cache
+                .retain(owned.id);
+        }
+        self.sweep_buffers(slot);
+    }
+
+    /// Whether anything outside the lcore can still name the context's bytes.
+    fn handles_out(&mut self, slot: u16) -> bool {
+        self.sweep_messages(slot);
+        let context = self.contexts.get(slot);
+        let out = |owned: &crate::context::state::OwnedBuf| {
+            let cache = &self.memory.pools[owned.pool as usize].cache;
+            cache.handle_is_out(owned.id).unwrap_or(false)
+        };
+        !context.messages.is_empty() || context.buffers.iter().any(out)
+    }
+
+    /// Looks whether the handles of contexts under reclaim have come back.
+    pub(super) fn check_handles(&mut self) {
+        for _ in 0..self.awaiting_handles.len() {
+            let Some(slot) = self.awaiting_handles.pop_front() else {
+                return;
+            };
+            if self.handles_out(slot) {
+                self.awaiting_handles.push_back(slot);
+            } else {
+                let context = ContextIx(slot);
+                self.drive(reclaim::Event::HandlesReturned { context });
+            }
+        }
+    }
+}
+
+fn reason(quarantine: &Quarantine) -> QuarantineReason {
+    match quarantine.why() {
+        Why::Unproven | Why::OwnOps => QuarantineReason::Unproven,
+        Why::HandleHeld => QuarantineReason::HandleHeld,
+        Why::Unconfirmed => QuarantineReason::Unconfirmed,
+    }
+}

@@ -1,0 +1,182 @@
+//! What the control side and an lcore tell each other, over two rings of fixed size.
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::ring::spsc::Producer;
+use keyfence_pmd::{QpId, WindowId};
+
+use crate::event::EngineEvent;
+use crate::grant::import::PeerGrant;
+use crate::ids::{ContextId, LaneId, LcoreId, PeerId};
+use crate::lane::Lane;
+use crate::lane::credits::ContextCredits;
+use crate::limits::LimitError;
+use crate::service::BoxedService;
+
+/// From the control side to an lcore.
+pub(super) enum Command {
+    /// Open a context.
+    Open(Box<OpenContext>),
+    /// Reclaim a context.
+    Kill(ContextId),
+    /// A lane's queue pair exists: post its receives.
+    AttachLane {
+        /// Where it goes in the table.
+        lane: LaneId,
+        /// Lanes between the two lcores.
+        siblings: u16,
+        /// The lane.
+        entry: Box<Lane>,
+    },
+    /// The lane's connection stands, and the sizes of the peer are known.
+    LaneConnected {
+        /// The lane.
+        lane: LaneId,
+        /// Per context of the peer's lcore.
+        peer_contexts: Box<[ContextCredits]>,
+        /// Per grant of the peer's lcore.
+        peer_grants: Box<[PeerGrant]>,
+    },
+    /// The session with a peer stands on all lanes.
+    SessionUp(PeerId),
+    /// The lane's queue pair is in error; so will be all others of its session.
+    QpInError(LaneId),
+    /// A key's window was deallocated, or could not be in time.
+    Deallocated {
+        /// The grant's slot.
+        key: u32,
+        /// Whether it was.
+        done: bool,
+    },
+    /// The lane's queue pair is destroyed.
+    QpDestroyed(LaneId),
+    /// Another lcore's context asks for a flush.
+    FlushFor {
+        /// The asking lcore.
+        origin: LcoreId,
+        /// Its ticket there.
+        ticket: u16,
+    },
+    /// The answer to that.
+    FlushPart {
+        /// The ticket here.
+        ticket: u16,
+        /// Keys in quarantine.
+        quarantined: u32,
+    },
+    /// Reclaim all contexts; open no more.
+    CloseAll,
+}
+
+/// What opening a context takes.
+pub(super) struct OpenContext {
+    /// Its name for look-ups.
+    pub name: String,
+    /// Its share of a lane against others.
+    pub weight: u32,
+    /// Its code.
+    pub service: BoxedService,
+}
+
+/// From an lcore to the control side.
+pub(super) enum ToControl {
+    /// Something for the engine's owner.
+    Event(EngineEvent),
+    /// A context could not be opened; its service comes back to be dropped.
+    NotOpened {
+        /// What was asked.
+        request: Box<OpenContext>,
+        /// The limit.
+        why: LimitError,
+    },
+    /// The lane's receives are posted: it may be connected.
+    LaneAttached(LaneId),
+    /// Both hellos are in.
+    LaneUp(LaneId),
+    /// The lane broke, or must be broken.
+    LaneBroken(LaneId),
+    /// End a key by deallocating its window.
+    Dealloc {
+        /// The lane.
+        lane: LaneId,
+        /// The grant's slot.
+        key: u32,
+        /// The window.
+        window: WindowId,
+    },
+    /// The lane is drained and given up: end its windows, destroy its queue pair.
+    EndLane {
+        /// The lane.
+        lane: LaneId,
+        /// Its queue pair.
+        qp: QpId,
+    },
+    /// The lane is over; its memory is dropped outside the poll step.
+    LaneGone {
+        /// The lane.
+        lane: LaneId,
+        /// What was left of it.
+        entry: Box<Lane>,
+    },
+    /// A peer's session has ended on this lcore.
+    PeerDown(PeerId),
+    /// Ask the other lcores for a flush.
+    FlushOthers {
+        /// The ticket here.
+        ticket: u16,
+    },
+    /// The answer to a [`Command::FlushFor`].
+    FlushDone {
+        /// The asking lcore.
+        origin: LcoreId,
+        /// Its ticket.
+        ticket: u16,
+        /// Keys in quarantine.
+        quarantined: u32,
+    },
+    /// No context is left after [`Command::CloseAll`].
+    AllClosed,
+}
+
+/// The lcore's end of the ring to the control side. What finds no room waits here, in order: nothing is lost when the control side is slow.
+pub(super) struct Outbox {
+    ring: Producer<ToControl>,
+    waiting: VecDeque<ToControl>,
+}
+
+impl Outbox {
+    /// An outbox in front of `ring`, with room for `waiting` more.
+    pub fn new(ring: Producer<ToControl>, waiting: usize) -> Self {
+        Self {
+            ring,
+            waiting: VecDeque::with_capacity(waiting),
+        }
+    }
+
+    /// Sends, or queues.
+    pub fn push(&mut self, message: ToControl) {
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(message);
+        } else if let Err(message) = self.ring.push(message) {
+            self.waiting.push_back(message);
+        }
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub fn flush(&mut self) {
+        while let Some(message) = self.waiting.pop_front() {
+            if let Err(message) = self.ring.push(message) {
+                self.waiting.push_front(message);
+                return;
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Outbox")
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
+}

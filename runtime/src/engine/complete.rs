@@ -1,0 +1,212 @@
+//! Completions: what each one proves, and the end of operations.
+
+use keyfence_pmd::{Completion, CompletionKind};
+
+use crate::context::ops::{Op, Stage, Target};
+use crate::context::state::Phase;
+use crate::engine::pump::SEQUENCE_MASK;
+use crate::engine::state::Core;
+use crate::event::Event;
+use crate::grant::import::ImportPhase;
+use crate::ids::LaneId;
+use crate::lane::inflight::Flight;
+use crate::op::{OpDone, OpKind, Status};
+use crate::reclaim::{self, ContextIx, KeyIx};
+
+/// Marks the work id of a receive.
+const RECEIVE_BIT: u64 = 1 << 63;
+
+/// The name of a receive: the lane and the slot of its buffer.
+pub(super) fn receive_id(lane: LaneId, slot: u32) -> keyfence_pmd::WorkId {
+    keyfence_pmd::WorkId(RECEIVE_BIT | u64::from(lane.0) << 48 | u64::from(slot))
+}
+
+impl Core {
+    /// Takes one completion. It is attributed by its work id; one of a queue pair that a lane no longer has is counted and dropped.
+    pub(super) fn complete(&mut self, done: &Completion) {
+        let lane = LaneId(((done.id.0 & !RECEIVE_BIT) >> 48) as u16);
+        let known = self
+            .lanes
+            .get(lane.0 as usize)
+            .and_then(|lane| lane.as_deref());
+        let Some(entry) = known.filter(|entry| entry.qp == done.qp) else {
+            self.stats.completions_dropped += 1;
+            return;
+        };
+        let sound = entry.is_sound();
+        if done.id.0 & RECEIVE_BIT != 0 {
+            let slot = (done.id.0 & 0xffff_ffff) as u32;
+            let is_message = done.kind == CompletionKind::Receive;
+            if !done.is_success() {
+                self.receive_flushed(lane, slot);
+            } else if sound && is_message {
+                self.received(lane, slot, done.bytes as usize);
+            } else {
+                self.receive_unwanted(lane, slot);
+            }
+        } else if done.is_success() {
+            self.posted_done(lane, done.id.0 & SEQUENCE_MASK);
+        } else {
+            self.stats.requests_failed += 1;
+            self.lane_mut(lane).inflight.note_flushed();
+        }
+        if !done.is_success() && sound {
+            self.break_lane(lane);
+        }
+    }
+
+    fn posted_done(&mut self, lane: LaneId, sequence: u64) {
+        while let Some((sequence, flight)) = self.lane_mut(lane).inflight.take_proven(sequence) {
+            self.proven(lane, sequence, flight);
+        }
+    }
+
+    /// One request is proven executed: by its own completion or by a later one's success.
+    fn proven(&mut self, lane: LaneId, _sequence: u64, flight: Flight) {
+        match flight {
+            Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, true),
+            Flight::Frame | Flight::Ignored => {}
+            Flight::Bind { key } => self.drive(reclaim::Event::BindDone { key: KeyIx(key) }),
+            Flight::Invalidate { key } => {
+                self.drive(reclaim::Event::Invalidated { key: KeyIx(key) })
+            }
+            Flight::Closing { epoch } => self.drive(reclaim::Event::ClosingDone { epoch, lane }),
+        }
+    }
+
+    /// One request was ended by the destruction of its queue pair; whether it was executed is unknown.
+    pub(super) fn destroyed(&mut self, lane: LaneId, flight: Flight) {
+        match flight {
+            Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, false),
+            Flight::Bind { key } => self.drive(reclaim::Event::BindFailed { key: KeyIx(key) }),
+            // These keys and epochs are in the hands of the lane's break since it happened.
+            Flight::Frame
+            | Flight::Ignored
+            | Flight::Invalidate { .. }
+            | Flight::Closing { .. } => {}
+        }
+    }
+
+    fn slice_done(&mut self, lane: LaneId, slot: u32, bytes: u32, executed: bool) {
+        let op = self.ops.get_mut(slot);
+        op.in_flight -= 1;
+        if executed {
+            op.done_bytes += u64::from(bytes);
+        } else if op.fate.is_none() || op.fate.is_some_and(Status::surely_not_executed) {
+            op.fate = Some(Status::PeerLost);
+        }
+        let Op {
+            context, target, ..
+        } = *op;
+        let over = op.stage == Stage::Posted && op.in_flight == 0;
+        let entry = self.lane_mut(lane);
+        entry.posted_bytes -= u64::from(bytes);
+        let on_lane = &mut entry.contexts[context as usize];
+        on_lane.posted -= 1;
+        let last_of_context = on_lane.posted == 0;
+        if let Target::Memory { import, .. } = target {
+            self.imports.at_mut(import).in_flight -= 1;
+        }
+        if over {
+            self.end_op(slot);
+        }
+        if let Target::Memory { import, .. } = target {
+            self.import_ran_down(import);
+        }
+        if last_of_context
+            && matches!(
+                self.contexts.get(context).phase(),
+                Phase::Cordoned { .. } | Phase::Quarantined
+            )
+        {
+            self.drive(reclaim::Event::OwnOpsEnded {
+                context: ContextIx(context),
+                lane,
+            });
+        }
+    }
+
+    /// Decides the end of an operation of which nothing more will be posted; it ends now, or when what is posted has ended.
+    pub(super) fn end_unposted(&mut self, slot: u32, fate: Status) {
+        let op = self.ops.get_mut(slot);
+        op.stage = Stage::Posted;
+        let untouched = op.posted_bytes == 0 && op.in_flight == 0;
+        // What was executed in part can't be said not to have been executed.
+        op.fate = Some(if untouched || !fate.surely_not_executed() {
+            fate
+        } else {
+            Status::Indeterminate
+        });
+        if op.in_flight == 0 {
+            self.end_op(slot);
+        }
+    }
+
+    /// Ends an operation: gives back what it held, and tells its context.
+    fn end_op(&mut self, slot: u32) {
+        let value = self.former_value(slot);
+        let op = self.ops.remove(slot);
+        assert!(op.in_flight == 0, "an operation ends after its requests");
+        for range in op.ranges.iter().flatten() {
+            self.unhold(range.pool, range.buf);
+        }
+        if let Target::Memory { import, .. } = op.target {
+            self.imports.at_mut(import).users -= 1;
+            self.import_ran_down(import);
+        }
+        self.ops_in_flight.give(1);
+        self.bytes_in_flight.give(op.bytes);
+        let quota = &mut self.contexts.get_mut(op.context).quota;
+        quota.ops.give(1);
+        quota.bytes.give(op.bytes);
+        let status = op.fate.unwrap_or(Status::Ok);
+        self.stats.count_end(op.kind, status, op.done_bytes);
+        let context = self.contexts.get_mut(op.context);
+        context.completed_ops += 1;
+        let writable = core::mem::take(&mut context.wants_writable);
+        let done = OpDone {
+            token: op.token,
+            kind: op.kind,
+            status,
+            bytes: op.done_bytes,
+            value: if status == Status::Ok { value } else { 0 },
+        };
+        self.tell(op.context, Event::Completed(done));
+        if writable {
+            self.tell(op.context, Event::Writable);
+        }
+    }
+
+    fn former_value(&self, slot: u32) -> u64 {
+        match self.ops.get(slot).kind {
+            OpKind::FetchAdd | OpKind::CompareSwap => {
+                let offset = self.op_slot(slot);
+                let slot = self.memory.arena.dma(offset, 8);
+                slot.expect("an operation's slot lies in the arena")
+                    .load_u64(0)
+                    .expect("an operation's slot is aligned")
+            }
+            _ => 0,
+        }
+    }
+
+    /// Looks whether a fencing import has no posted request any more, and no operation that names it.
+    pub(super) fn import_ran_down(&mut self, slot: u32) {
+        if !self.imports.is_used(slot) {
+            return;
+        }
+        let import = self.imports.at(slot);
+        if import.phase != ImportPhase::Fencing || import.in_flight > 0 {
+            return;
+        }
+        let (fence, lane) = (import.fence, import.lane);
+        self.imports.at_mut(slot).fence = None;
+        if let Some(fence) = fence {
+            self.fence_lost_one(lane, fence);
+        }
+        let import = *self.imports.at(slot);
+        if import.users == 0 {
+            self.bury_import(slot);
+        }
+    }
+}

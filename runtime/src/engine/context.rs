@@ -1,0 +1,281 @@
+//! A context, as its service sees it: the calls that are not operations.
+
+use core::ops::Range;
+
+use keyfence_mempool::Buf;
+use keyfence_pmd::Rights;
+
+use crate::context::state::OwnedBuf;
+use crate::engine::lookup::LookupError;
+use crate::engine::state::Core;
+use crate::error::{AllocError, FlushError, GrantError, RevokeError};
+use crate::grant::table::Grant;
+use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use crate::lane::queue::Request;
+use crate::limits::Limit;
+use crate::reclaim::{self, ContextIx, KeyIx, Scope};
+
+/// One context, while its service runs. Every call is made on the context's lcore, inside the poll step, and none blocks, allocates or
+/// enters the kernel.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub(super) core: &'a mut Core,
+    pub(super) slot: u16,
+}
+
+/// How long a grant lives without renewal by its holder's engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Lease {
+    /// As configured (`timeouts.lease`).
+    #[default]
+    Configured,
+    /// This many nanoseconds, at least 1.
+    Ns(u64),
+    /// For ever.
+    None,
+}
+
+impl Context<'_> {
+    /// The context's name in the engine.
+    #[must_use]
+    pub fn id(&self) -> ContextId {
+        self.core.contexts.id(self.slot)
+    }
+
+    /// Its name for look-ups.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.core.contexts.get(self.slot).name
+    }
+
+    /// The lcore it lives on.
+    #[must_use]
+    pub fn lcore(&self) -> LcoreId {
+        self.core.lcore
+    }
+
+    /// The time of this step, in nanoseconds, as the lcore's caller gave it.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns
+    }
+
+    /// Peers with which a session stands now.
+    pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.core
+            .peer_ids()
+            .filter(|peer| self.core.peers[peer.0 as usize].session.is_some())
+    }
+
+    /// Bytes of payload that one message to `peer` may have; `None` while no session stands.
+    #[must_use]
+    pub fn max_message_bytes(&self, to: &RemoteContext) -> Option<usize> {
+        let lane = self.core.lane_to(to, self.slot)?;
+        let frame = self.core.lane(lane).peer_frame_bytes as usize;
+        Some(frame - crate::wire::HEADER_BYTES)
+    }
+
+    /// A buffer of at least `len` bytes, from the pool of the smallest that will do. Its bytes are what the last owner left, or zeros if
+    /// the engine is configured so.
+    ///
+    /// # Errors
+    /// [`AllocError`] names the limit or the pool that stands in the way.
+    pub fn alloc(&mut self, len: usize) -> Result<Buf, AllocError> {
+        if !self.core.contexts.get(self.slot).is_live() {
+            return Err(AllocError::ContextClosed);
+        }
+        let largest = self
+            .core
+            .memory
+            .pools
+            .last()
+            .map_or(0, |pool| pool.buffer_bytes);
+        let fits = |pool: &super::state::LcorePool| pool.buffer_bytes >= len;
+        let Some(first) = self.core.memory.pools.iter().position(fits) else {
+            return Err(AllocError::TooLarge { len, largest });
+        };
+        self.core.admit_buffer(self.slot)?;
+        for pool in first..self.core.memory.pools.len() {
+            if let Some(buf) = self.core.memory.pools[pool].cache.get(u32::from(self.slot)) {
+                let owned = OwnedBuf {
+                    pool: pool as u8,
+                    id: buf.id(),
+                    address: buf.address(),
+                };
+                self.core.contexts.get_mut(self.slot).buffers.push(owned);
+                return Ok(buf);
+            }
+        }
+        self.core.stats.alloc_failures += 1;
+        Err(AllocError::PoolEmpty {
+            buffer_bytes: self.core.memory.pools[first].buffer_bytes,
+        })
+    }
+
+    /// Gives a buffer back at once. Dropping it does the same, at the price of an atomic operation more.
+    pub fn free(&mut self, buf: Buf) {
+        if let Some(pool) = self.core.pool_of(buf.address()) {
+            // A put refuses what is held or foreign by dropping it, which is all that can be done with it.
+            let _ = self.core.memory.pools[pool as usize].cache.put(buf);
+        }
+    }
+
+    /// Opens `range` of `buf` to one context of a peer. The holder's engine learns the key behind its bind; the holder gets
+    /// [`Event::Granted`](crate::Event::Granted).
+    ///
+    /// # Errors
+    /// [`GrantError`]; nothing has changed then.
+    pub fn grant(
+        &mut self,
+        buf: &Buf,
+        range: Range<usize>,
+        rights: Rights,
+        holder: RemoteContext,
+        lease: Lease,
+    ) -> Result<GrantId, GrantError> {
+        let core = &mut *self.core;
+        if !core.contexts.get(self.slot).is_live() {
+            return Err(GrantError::ContextClosed);
+        }
+        check_opening(buf, &range, rights)?;
+        let pool = core
+            .owned_pool(self.slot, buf)
+            .ok_or(GrantError::ForeignBuffer)?;
+        // A key works on one lane. The holder's own lane is taken, so that its sends stay in order with its writes.
+        let lane = core
+            .lane_to(&holder, holder.id.slot)
+            .ok_or(GrantError::NoSession)?;
+        if core
+            .lane(lane)
+            .peer_contexts
+            .get(holder.id.slot as usize)
+            .is_none_or(|known| known.gone && known.generation == holder.id.generation)
+        {
+            return Err(GrantError::HolderGone);
+        }
+        let len = (range.end - range.start) as u64;
+        let lease_ns = match lease {
+            Lease::Configured => core.timeouts.lease_ns,
+            Lease::Ns(ns) => Some(ns.max(1)),
+            Lease::None => None,
+        };
+        core.admit_grant(self.slot, lane, len)?;
+        let window = core.take_window(lane);
+        let rkey = core.lane(lane).windows[window as usize].key();
+        let grant = Grant {
+            context: self.slot,
+            holder,
+            lane,
+            window,
+            rkey,
+            buf: buf.id(),
+            pool,
+            address: buf.address() + range.start as u64,
+            len,
+            rights,
+            lease_ns,
+            renewed_ns: core.now_ns,
+            retired: false,
+            ended: false,
+        };
+        core.hold(pool, buf.id());
+        let id = core.grants.insert(grant).expect("admitted above");
+        core.drive(reclaim::Event::Bind {
+            key: KeyIx(id.slot),
+            context: ContextIx(self.slot),
+            lane,
+            scope: Scope::Queue,
+        });
+        core.lane_mut(lane).control.ask(Request::Grant(id));
+        core.stats.grants_made += 1;
+        Ok(id)
+    }
+
+    /// Takes a grant back. It ends as [`Event::Zapped`](crate::Event::Zapped) or
+    /// [`Event::GrantQuarantined`](crate::Event::GrantQuarantined); until then its memory may still be accessed. Single revokes are batched
+    /// (`limits.flush_watermark`, `timeouts.flush_interval`).
+    ///
+    /// # Errors
+    /// [`RevokeError`] if the name is stale, or the grant is another context's.
+    pub fn revoke(&mut self, grant: GrantId) -> Result<(), RevokeError> {
+        match self.core.grants.get(grant) {
+            Some(entry) if entry.context == self.slot && !entry.ended => {}
+            Some(entry) if entry.context == self.slot => return Err(RevokeError::Stale),
+            Some(_) => return Err(RevokeError::NotOwner),
+            None => {
+                self.core.stats.stale_names += 1;
+                return Err(RevokeError::Stale);
+            }
+        }
+        self.core.retire(grant.slot);
+        Ok(())
+    }
+
+    /// Asks for proof that everything retired before this call, by whomever on this engine, has ended. Answered by
+    /// [`Event::Flushed`](crate::Event::Flushed) with `token`.
+    ///
+    /// # Errors
+    /// [`FlushError`] if too many flushes are under way.
+    pub fn flush(&mut self, token: u64) -> Result<(), FlushError> {
+        self.core.start_flush(self.slot, token)
+    }
+
+    /// Asks `peer` for its context named `name`; answered by [`Event::Resolved`](crate::Event::Resolved) with `token`.
+    ///
+    /// # Errors
+    /// [`LookupError`] if the name is no name, no session stands, or too many questions are open.
+    pub fn lookup(&mut self, peer: PeerId, name: &str, token: u64) -> Result<(), LookupError> {
+        self.core.start_lookup(self.slot, peer, name, token)
+    }
+
+    /// Ends this context, after the running call has returned: its reclaim starts, and its service is dropped.
+    pub fn close(&mut self) {
+        self.core.close(self.slot);
+    }
+}
+
+/// Whether a range can be opened at all.
+fn check_opening(buf: &Buf, range: &Range<usize>, rights: Rights) -> Result<(), GrantError> {
+    if range.start >= range.end || range.end > buf.capacity() {
+        return Err(GrantError::BadRange {
+            start: range.start,
+            end: range.end,
+            buffer_bytes: buf.capacity(),
+        });
+    }
+    if rights == Rights::NONE {
+        return Err(GrantError::NoRights);
+    }
+    Ok(())
+}
+
+impl Core {
+    fn admit_grant(
+        &mut self,
+        slot: u16,
+        lane: crate::ids::LaneId,
+        len: u64,
+    ) -> Result<(), GrantError> {
+        let in_use = self.grants.in_use();
+        Limit::Grants.admit(self.limits.grants.into(), in_use.into(), 1)?;
+        let lane = self.lane(lane);
+        if lane.free_windows.is_empty() {
+            let windows = lane.windows.len() as u64;
+            Limit::Windows.admit(windows, windows, 1)?;
+        }
+        let quota = &mut self.contexts.get_mut(slot).quota;
+        quota.grants.take(1)?;
+        if let Err(error) = quota.exposed_bytes.take(len) {
+            quota.grants.give(1);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn take_window(&mut self, lane: crate::ids::LaneId) -> u32 {
+        self.lane_mut(lane)
+            .free_windows
+            .pop()
+            .expect("admitted above")
+    }
+}

@@ -1,0 +1,258 @@
+//! The holder's side: imports come, are fenced and buried (REQUIREMENTS section 4, step 2).
+
+use crate::context::ops::{Op, Target};
+use crate::context::state::Phase;
+use crate::engine::state::Core;
+use crate::event::{Event, Import};
+use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
+use crate::ids::{Epoch, GrantId, LaneId};
+use crate::lane::Fence;
+use crate::lane::queue::Answer;
+use crate::op::Status;
+use crate::plant::{self, Plant};
+use crate::wire;
+
+impl Core {
+    /// A peer's grant has come, behind the bind of its key.
+    pub(super) fn grant_came(&mut self, lane: LaneId, header: &wire::Header, grant: &wire::Grant) {
+        let Some(known) = self
+            .lane(lane)
+            .peer_grants
+            .get(grant.grant.slot as usize)
+            .copied()
+        else {
+            self.stats.frames_refused += 1;
+            return;
+        };
+        if !known.admits(grant.grant.generation) {
+            // A tombstone: the grant was taken back before its key came.
+            self.stats.grants_dead_on_arrival += 1;
+            return;
+        }
+        let holder = self.contexts.live(header.dst.slot, header.dst.generation);
+        let admitted =
+            holder.filter(|&slot| self.contexts.get_mut(slot).quota.imports.take(1).is_ok());
+        let owner = self.remote_on(lane, header.src.slot, header.src.generation);
+        let id = admitted.and_then(|context| {
+            let inserted = self.imports.insert(ImportEntry {
+                context,
+                lane,
+                grant: grant.grant,
+                owner,
+                address: grant.address,
+                len: grant.len,
+                rkey: grant.rkey,
+                rights: grant.rights,
+                phase: ImportPhase::Live,
+                in_flight: 0,
+                users: 0,
+                fence: None,
+                tell_owner: false,
+            });
+            if inserted.is_none() {
+                self.contexts.get_mut(context).quota.imports.give(1);
+            }
+            inserted.map(|id| (context, id))
+        });
+        let Some((context, id)) = id else {
+            self.stats.grants_refused += 1;
+            self.bury_grant(lane, grant.grant);
+            self.answer(lane, Answer::Refused(grant.grant));
+            return;
+        };
+        self.lane_mut(lane).peer_grants[grant.grant.slot as usize] = PeerGrant::Imported {
+            generation: grant.grant.generation,
+            import: id.slot,
+        };
+        let import = Import {
+            id,
+            owner,
+            len: grant.len,
+            rights: grant.rights,
+        };
+        self.tell(context, Event::Granted(import));
+    }
+
+    /// The peer takes grants back: they are dead here from now on, and it is told when nothing of theirs is on its way.
+    pub(super) fn revoke_came(
+        &mut self,
+        lane: LaneId,
+        epoch: Epoch,
+        last: bool,
+        grants: impl Iterator<Item = GrantId>,
+    ) {
+        let Some(fence) = self.fence_of(lane, epoch) else {
+            self.stats.frames_refused += 1;
+            return;
+        };
+        for grant in grants {
+            let known = self
+                .lane(lane)
+                .peer_grants
+                .get(grant.slot as usize)
+                .copied();
+            match known {
+                Some(PeerGrant::Imported { generation, import })
+                    if generation == grant.generation =>
+                {
+                    self.fence_import(import);
+                    if self.must_wait(import) {
+                        self.imports.at_mut(import).fence = Some(fence);
+                        self.lane_mut(lane).fences[fence as usize].waiting += 1;
+                    }
+                    self.import_ran_down(import);
+                }
+                Some(_) => self.bury_grant(lane, grant),
+                None => self.stats.frames_refused += 1,
+            }
+        }
+        let entry = &mut self.lane_mut(lane).fences[fence as usize];
+        entry.complete |= last;
+        self.answer_fence(lane, fence);
+    }
+
+    /// Marks an import dead: new operations fail, queued ones end without having been posted.
+    fn fence_import(&mut self, slot: u32) {
+        if self.imports.at(slot).phase == ImportPhase::Fencing {
+            return;
+        }
+        self.imports.at_mut(slot).phase = ImportPhase::Fencing;
+        let ImportEntry { context, lane, .. } = *self.imports.at(slot);
+        if self.imports.at(slot).in_flight > 0 {
+            self.stats.fences_with_ops_in_flight += 1;
+        }
+        let id = self.imports.id(slot);
+        while let Some(op) = self.take_queued(lane, context, |op| op.names_import(slot)) {
+            // A fate decided here keeps the import until the operation has ended.
+            self.end_unposted(op, Status::Revoked);
+            if !self.imports.is_used(slot) {
+                break;
+            }
+        }
+        self.tell(context, Event::Revoked(id));
+    }
+
+    fn must_wait(&self, import: u32) -> bool {
+        if plant::active(Plant::AckBeforeDrain) {
+            return false;
+        }
+        self.imports.is_used(import) && self.imports.at(import).in_flight > 0
+    }
+
+    /// A context that held imports has died: they are fenced, and their owners are told.
+    pub(super) fn fence_imports_of(&mut self, context: u16) {
+        for slot in 0..self.imports.capacity() {
+            if self.imports.is_used(slot) && self.imports.at(slot).context == context {
+                self.imports.at_mut(slot).tell_owner = true;
+                self.fence_import(slot);
+                self.import_ran_down(slot);
+            }
+        }
+    }
+
+    /// Removes an import that nothing uses; its grant's name stays dead.
+    pub(super) fn bury_import(&mut self, slot: u32) {
+        let import = self.imports.remove(slot);
+        self.contexts.get_mut(import.context).quota.imports.give(1);
+        self.bury_grant(import.lane, import.grant);
+        if import.tell_owner && self.lane(import.lane).is_up() {
+            self.answer(import.lane, Answer::ImportDropped(import.grant));
+        }
+    }
+
+    fn bury_grant(&mut self, lane: LaneId, grant: GrantId) {
+        let known = &mut self.lane_mut(lane).peer_grants[grant.slot as usize];
+        let newest = match *known {
+            PeerGrant::Tombstone { generation }
+                if generation.wrapping_sub(grant.generation) as i32 > 0 =>
+            {
+                generation
+            }
+            _ => grant.generation,
+        };
+        *known = PeerGrant::Tombstone { generation: newest };
+    }
+
+    /// Takes the first queued operation that fits out of a context's queue on a lane.
+    pub(super) fn take_queued(
+        &mut self,
+        lane: LaneId,
+        context: u16,
+        fits: impl FnMut(&Op) -> bool,
+    ) -> Option<u32> {
+        let entry = self.lanes[lane.0 as usize].as_deref_mut()?;
+        entry.contexts[context as usize]
+            .queue
+            .take_first(&mut self.ops, fits)
+    }
+
+    /// The open fence of a peer's epoch, a new one if need be; `None` if the peer has more open than it may.
+    fn fence_of(&mut self, lane: LaneId, epoch: Epoch) -> Option<u16> {
+        let fences = &mut self.lane_mut(lane).fences;
+        let open = |fence: &Fence| !(fence.complete && fence.waiting == 0);
+        if let Some(at) = fences
+            .iter()
+            .position(|fence| fence.epoch == epoch && open(fence))
+        {
+            return Some(at as u16);
+        }
+        let fence = Fence {
+            epoch,
+            waiting: 0,
+            complete: false,
+        };
+        if let Some(at) = fences.iter().position(|fence| !open(fence)) {
+            fences[at] = fence;
+            return Some(at as u16);
+        }
+        if fences.len() == fences.capacity() {
+            return None;
+        }
+        fences.push(fence);
+        Some(fences.len() as u16 - 1)
+    }
+
+    /// An import of a fence has run down.
+    pub(super) fn fence_lost_one(&mut self, lane: LaneId, fence: u16) {
+        self.lane_mut(lane).fences[fence as usize].waiting -= 1;
+        self.answer_fence(lane, fence);
+    }
+
+    fn answer_fence(&mut self, lane: LaneId, fence: u16) {
+        let entry = self.lane(lane).fences[fence as usize];
+        if entry.complete && entry.waiting == 0 && self.lane(lane).is_up() {
+            self.answer(lane, Answer::Revoked(entry.epoch));
+        }
+    }
+
+    /// Ends all imports of a lane whose session is over.
+    pub(super) fn fence_imports_on(&mut self, lane: LaneId) {
+        for slot in 0..self.imports.capacity() {
+            if self.imports.is_used(slot) && self.imports.at(slot).lane == lane {
+                self.fence_import(slot);
+                self.import_ran_down(slot);
+            }
+        }
+    }
+
+    /// Queues an answer. A peer that asks faster than it reads loses answers, and with them its own progress, not ours.
+    pub(super) fn answer(&mut self, lane: LaneId, answer: Answer) {
+        if !self.lane_mut(lane).control.answer(answer) {
+            self.stats.answers_dropped += 1;
+        }
+    }
+
+    /// Whether a context can be told things: it is not being reclaimed.
+    pub(super) fn hears(&self, context: u16) -> bool {
+        matches!(
+            self.contexts.get(context).phase(),
+            Phase::Live | Phase::Closing
+        )
+    }
+}
+
+impl Op {
+    fn names_import(&self, slot: u32) -> bool {
+        matches!(self.target, Target::Memory { import, .. } if import == slot)
+    }
+}

@@ -1,0 +1,290 @@
+//! Control frames on their way out.
+
+use keyfence_pmd::{Sge, SgeList, WorkOp};
+
+use crate::engine::pump::work_id;
+use crate::engine::state::Core;
+use crate::ids::{ContextId, Epoch, GrantId, LaneId};
+use crate::lane::LanePhase;
+use crate::lane::credits::Class;
+use crate::lane::inflight::Flight;
+use crate::lane::queue::{Answer, Request};
+use crate::reclaim::KeyIx;
+use crate::wire::{
+    self, Frame, HEADER_BYTES, Header, List, MAX_CONTROL_BYTES, MAX_REVOKE_GRANTS, Name,
+};
+
+impl Core {
+    /// Answers, then requests, as far as room and credits go.
+    pub(super) fn pump_control(&mut self, lane: LaneId) {
+        while self.may_send(lane, Class::Answer) {
+            let Some(answer) = self.lane_mut(lane).control.next_answer() else {
+                break;
+            };
+            self.post_answer(lane, answer);
+        }
+        while self.may_send(lane, Class::Request) && self.send_room(lane, Class::Request) >= 3 {
+            let greeting = self.lane(lane).phase == LanePhase::Greeting;
+            let Some(request) = self.lane_mut(lane).control.next_request() else {
+                break;
+            };
+            if greeting && request != Request::Hello {
+                // Nothing but the hello is said before the peer's is in.
+                self.lane_mut(lane).control.ask_again(request);
+                break;
+            }
+            self.post_request(lane, request);
+        }
+        self.announce_receives(lane);
+    }
+
+    fn may_send(&self, lane: LaneId, class: Class) -> bool {
+        let entry = self.lane(lane);
+        let hello = entry.phase == LanePhase::Greeting;
+        self.send_room(lane, class) > 0
+            && (hello || entry.credits.allows(class, entry.peer_receive_depth))
+    }
+
+    /// Tells the peer of receives posted again, when a quarter of them is untold and no other frame has told it.
+    fn announce_receives(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let untold = entry.receives_posted.wrapping_sub(entry.receives_announced);
+        if !entry.is_up()
+            || (untold as usize) < entry.receives.len() / 4
+            || !self.may_send(lane, Class::Answer)
+        {
+            return;
+        }
+        self.post_answer(lane, Answer::LaneCredit);
+    }
+
+    fn post_answer(&mut self, lane: LaneId, answer: Answer) {
+        match answer {
+            Answer::LookupReply { request, found } => {
+                let found = found.map(|context| wire::Found {
+                    context,
+                    credit: self.limits.context.messages,
+                });
+                self.post_frame(lane, None, &Frame::LookupReply { request, found });
+            }
+            Answer::Revoked(epoch) => self.post_frame(lane, None, &Frame::Revoked { epoch }),
+            Answer::Refused(grant) => self.post_frame(lane, None, &Frame::Refused { grant }),
+            Answer::ImportDropped(grant) => {
+                let grants = [grant];
+                let grants = List::from(&grants[..]);
+                self.post_frame(lane, None, &Frame::ImportsDropped { grants });
+            }
+            Answer::Credit { context } => self.post_credit(lane, context),
+            Answer::LaneCredit => self.post_keepalive(lane),
+            Answer::ContextGone {
+                context,
+                keys,
+                bytes,
+            } => {
+                let gone = wire::ContextGone {
+                    context: context.into(),
+                    quarantined_keys: keys,
+                    quarantined_bytes: bytes,
+                };
+                self.post_frame(lane, None, &Frame::ContextGone(gone));
+            }
+        }
+    }
+
+    fn post_credit(&mut self, lane: LaneId, context: u16) {
+        let messages = self.limits.context.messages;
+        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
+        let limit = window.consumed.wrapping_add(messages);
+        window.announced = limit;
+        let limits = [wire::CreditLimit {
+            context: self.contexts.id(context).into(),
+            limit,
+        }];
+        let limits = List::from(&limits[..]);
+        self.post_frame(lane, None, &Frame::Credit { limits });
+    }
+
+    fn post_keepalive(&mut self, lane: LaneId) {
+        let entry = self.lane_mut(lane);
+        entry.keepalives = entry.keepalives.wrapping_add(1);
+        let number = entry.keepalives;
+        self.post_frame(lane, None, &Frame::KeepAlive { number });
+    }
+
+    fn post_request(&mut self, lane: LaneId, request: Request) {
+        match request {
+            Request::Hello => self.post_hello(lane),
+            Request::Lookup { pending } => self.post_lookup(lane, pending),
+            Request::Grant(grant) => self.post_grant(lane, grant),
+            Request::Revoke(epoch) => self.post_revoke(lane, epoch),
+            Request::KeepAlive => self.post_keepalive(lane),
+        }
+    }
+
+    fn post_hello(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let hello = wire::Hello {
+            role: if entry.connecting {
+                wire::Role::Connecting
+            } else {
+                wire::Role::Accepting
+            },
+            incarnation: self.incarnation,
+            session: entry.session,
+            lane: entry.number,
+            source_lcore: self.lcore,
+            target_lcore: entry.peer_lcore,
+            frame_bytes: self.frame_bytes as u32,
+            receive_depth: self.limits.receive_depth,
+            messages_per_context: self.limits.context.messages,
+            lane_bytes_cap: self.limits.lane_bytes_in_flight,
+            slowest_rate: self.limits.slowest_rate_bytes_per_s,
+            fence_timeout_ns: self.timeouts.fence_timeout_ns,
+            name: Name::new(&self.engine_name).expect("the configuration checks names"),
+        };
+        // The name is borrowed from the core, so the frame is built on the stack first.
+        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let header = Header {
+            lane_credit: entry.receives_posted,
+            ..Header::default()
+        };
+        let len =
+            wire::encode(&header, &Frame::Hello(hello), &mut bytes).expect("a hello fits a frame");
+        let announced = entry.receives_posted;
+        self.lane_mut(lane).receives_announced = announced;
+        self.post_bytes(lane, &bytes[..len]);
+    }
+
+    fn post_lookup(&mut self, lane: LaneId, pending: u32) {
+        let Some(name) = self.lookups.name(pending) else {
+            return;
+        };
+        let name = Name::new(name.as_str()).expect("checked when it was asked");
+        let frame = Frame::Lookup {
+            request: pending,
+            name,
+        };
+        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let header = self.runtime_header(lane);
+        let len = wire::encode(&header, &frame, &mut bytes).expect("a look-up fits a frame");
+        self.spend_and_post(lane, &bytes[..len]);
+    }
+
+    /// The bind of a key and, behind it on the same lane, the grant.
+    fn post_grant(&mut self, lane: LaneId, id: GrantId) {
+        let Some(grant) = self.grants.get(id).copied() else {
+            return;
+        };
+        self.invalidate_late(lane, grant.window);
+        let window = self.lane(lane).windows[grant.window as usize].window.id;
+        let bind = WorkOp::Bind {
+            window,
+            region: self.memory.region,
+            address: grant.address,
+            len: grant.len,
+            rights: grant.rights,
+            rkey: grant.rkey,
+        };
+        self.stage(lane, Flight::Bind { key: id.slot }, bind, SgeList::EMPTY);
+        let frame = Frame::Grant(wire::Grant {
+            grant: id,
+            rkey: grant.rkey,
+            rights: grant.rights,
+            address: grant.address,
+            len: grant.len,
+            lease_ns: grant.lease_ns.unwrap_or(wire::NO_LEASE),
+        });
+        let owner = self.contexts.id(grant.context);
+        self.post_frame(lane, Some((owner, grant.holder.id)), &frame);
+    }
+
+    /// The names of an epoch's keys on this lane; what does not fit follows in a frame of its own.
+    fn post_revoke(&mut self, lane: LaneId, epoch: Epoch) {
+        let mut grants = [GrantId {
+            slot: 0,
+            generation: 0,
+        }; MAX_REVOKE_GRANTS];
+        let mut len = 0;
+        let mut last = false;
+        while len < grants.len() {
+            let Some(KeyIx(key)) = self.machine.next_to_revoke(epoch, lane) else {
+                last = true;
+                break;
+            };
+            grants[len] = self.grants.id(key);
+            len += 1;
+        }
+        let frame = Frame::Revoke {
+            epoch,
+            last,
+            grants: List::from(&grants[..len]),
+        };
+        self.post_frame(lane, None, &frame);
+        if !last {
+            self.lane_mut(lane)
+                .control
+                .ask_again(Request::Revoke(epoch));
+        }
+    }
+
+    fn runtime_header(&mut self, lane: LaneId) -> Header {
+        let entry = self.lane_mut(lane);
+        entry.receives_announced = entry.receives_posted;
+        Header {
+            lane_credit: entry.receives_posted,
+            ..Header::default()
+        }
+    }
+
+    fn post_frame(
+        &mut self,
+        lane: LaneId,
+        contexts: Option<(ContextId, ContextId)>,
+        frame: &Frame<'_>,
+    ) {
+        let mut header = self.runtime_header(lane);
+        if let Some((src, dst)) = contexts {
+            header.src = src.into();
+            header.dst = dst.into();
+        }
+        self.lane_mut(lane).credits.spend();
+        let sges = self.encode_frame(lane, &header, frame);
+        self.stage(lane, Flight::Frame, WorkOp::Send { immediate: None }, sges);
+    }
+
+    fn spend_and_post(&mut self, lane: LaneId, bytes: &[u8]) {
+        self.lane_mut(lane).credits.spend();
+        self.post_bytes(lane, bytes);
+    }
+
+    fn post_bytes(&mut self, lane: LaneId, bytes: &[u8]) {
+        let sges = self.put_in_frame_slot(lane, bytes);
+        self.stage(lane, Flight::Frame, WorkOp::Send { immediate: None }, sges);
+    }
+
+    /// Encodes a frame into the slot of the request that is staged next.
+    pub(super) fn encode_frame(
+        &mut self,
+        lane: LaneId,
+        header: &Header,
+        frame: &Frame<'_>,
+    ) -> SgeList {
+        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let len = wire::encode(header, frame, &mut bytes).expect("the runtime's frames fit");
+        self.put_in_frame_slot(lane, &bytes[..len])
+    }
+
+    fn put_in_frame_slot(&mut self, lane: LaneId, bytes: &[u8]) -> SgeList {
+        debug_assert!(bytes.len() >= HEADER_BYTES);
+        let sequence = self.lane(lane).inflight.next_sequence();
+        debug_assert_eq!(work_id(lane, sequence).0 >> 63, 0);
+        let offset = self.frame_slot(lane, sequence);
+        self.memory
+            .arena
+            .dma(offset, bytes.len())
+            .and_then(|slot| slot.write_from(bytes))
+            .expect("a lane's frame slots lie in the arena");
+        let address = self.memory.arena.address() + offset as u64;
+        SgeList::one(Sge::new(address, bytes.len() as u32, self.memory.lkey))
+    }
+}

@@ -1,0 +1,339 @@
+//! One iteration of the poll loop, step by step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyfence_mempool::ring::spsc::Consumer;
+use keyfence_pmd::{Completion, DataPath};
+
+use crate::context::state::Phase;
+use crate::engine::Context;
+use crate::engine::command::{Command, OpenContext, ToControl};
+use crate::engine::state::Core;
+use crate::engine::stats::{SharedStats, Stats};
+use crate::event::EngineEvent;
+use crate::ids::LcoreId;
+use crate::service::{BoxedService, Work};
+
+/// Completions taken from the device in one go.
+pub(super) const BURST: usize = 64;
+
+/// Bursts taken in one step at most, so that services get their turn.
+const BURSTS_A_STEP: usize = 4;
+
+/// Steps between two publications of the counters.
+const STEPS_A_PUBLICATION: u64 = 4096;
+
+/// A polling thread's whole state. Its owner calls [`Lcore::step`] in a loop from one thread: the engine's own
+/// ([`Engine::start`](crate::Engine::start)), or a reactor of DPDK or SPDK.
+pub struct Lcore<P> {
+    pub(super) path: P,
+    pub(super) core: Core,
+    pub(super) services: Vec<Option<BoxedService>>,
+    pub(super) commands: Consumer<Command>,
+    pub(super) shared: SharedStats,
+    pub(super) done: Box<[Completion]>,
+    pub(super) closing_all: bool,
+    pub(super) all_closed_told: bool,
+}
+
+impl<P: DataPath> Lcore<P> {
+    /// Which one it is.
+    #[must_use]
+    pub fn id(&self) -> LcoreId {
+        self.core.lcore
+    }
+
+    /// Its counters, for the thread that owns it.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// Runs one iteration: takes what the device and the control side have, runs the services, posts what is due. Never blocks, makes no system
+    /// call. `now_ns` is a monotonic time of the caller's choice; one that goes back is taken as no time having passed.
+    pub fn step(&mut self, now_ns: u64) -> Work {
+        self.core.now_ns = self.core.now_ns.max(now_ns);
+        self.core.stats.steps += 1;
+        self.core.reclaim_budget_wrs = self.core.limits.reclaim_budget_wrs;
+        let commands = self.take_commands();
+        let completions = self.poll_device();
+        self.core.expire_timers();
+        let services = self.run_services();
+        self.reclaim_closing();
+        self.core.check_handles();
+        self.core.check_leases();
+        self.core.keep_alive();
+        self.core.zero_some();
+        let posted = self.post();
+        self.end_lanes();
+        self.core.outbox.flush();
+        self.tell_all_closed();
+        let busy = commands || completions || services || posted;
+        self.account(busy)
+    }
+
+    fn account(&mut self, busy: bool) -> Work {
+        if !busy {
+            self.core.stats.idle_steps += 1;
+        }
+        if self.core.stats.steps.is_multiple_of(STEPS_A_PUBLICATION) || self.all_closed_told {
+            self.shared.publish(&self.core.stats);
+        }
+        if busy { Work::Busy } else { Work::Idle }
+    }
+
+    fn take_commands(&mut self) -> bool {
+        let mut any = false;
+        while let Some(command) = self.commands.pop() {
+            any = true;
+            self.obey(command);
+        }
+        any
+    }
+
+    fn obey(&mut self, command: Command) {
+        let core = &mut self.core;
+        match command {
+            Command::Open(request) => self.open(request),
+            Command::Kill(context) => {
+                if context.lcore == core.lcore
+                    && let Some(slot) = core.contexts.live(context.slot, context.generation)
+                {
+                    core.close(slot);
+                }
+            }
+            Command::AttachLane {
+                lane,
+                siblings,
+                entry,
+            } => {
+                core.attach_lane(lane, siblings, entry);
+                self.post_receives(lane);
+                self.core.outbox.push(ToControl::LaneAttached(lane));
+            }
+            Command::LaneConnected {
+                lane,
+                peer_contexts,
+                peer_grants,
+            } => {
+                let entry = core.lane_mut(lane);
+                entry.peer_contexts = peer_contexts;
+                entry.peer_grants = peer_grants;
+                core.lane_connected(lane);
+            }
+            Command::SessionUp(peer) => core.session_up(peer),
+            Command::QpInError(lane) => core.qp_in_error(lane),
+            Command::Deallocated { key, done } => core.deallocated(key, done),
+            Command::QpDestroyed(lane) => core.qp_destroyed(lane),
+            Command::FlushFor { origin, ticket } => core.flush_for(origin, ticket),
+            Command::FlushPart {
+                ticket,
+                quarantined,
+            } => core.flush_part(ticket, quarantined),
+            Command::CloseAll => {
+                self.closing_all = true;
+                for slot in 0..core.contexts.capacity() {
+                    core.close(slot);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, request: Box<OpenContext>) {
+        let contexts = u64::from(self.core.contexts.capacity());
+        let slot = if self.closing_all {
+            None
+        } else {
+            self.core
+                .contexts
+                .open(request.name.clone(), request.weight)
+        };
+        let Some(slot) = slot else {
+            let in_use = self.core.contexts.in_use() as u64;
+            let why = crate::limits::LimitError {
+                limit: crate::limits::Limit::Contexts,
+                value: contexts,
+                in_use,
+                wanted: 1,
+            };
+            self.core.outbox.push(ToControl::NotOpened { request, why });
+            return;
+        };
+        let OpenContext { name, service, .. } = *request;
+        self.services[slot as usize] = Some(service);
+        self.core.polled.push(slot);
+        self.core.stats.contexts_opened += 1;
+        let context = self.core.contexts.id(slot);
+        let opened = EngineEvent::Opened { context, name };
+        self.core.outbox.push(ToControl::Event(opened));
+    }
+
+    fn poll_device(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..BURSTS_A_STEP {
+            let count = self.path.poll_burst(&mut self.done);
+            any |= count > 0;
+            for at in 0..count {
+                let done = self.done[at];
+                self.core.complete(&done);
+            }
+            if count < self.done.len() {
+                break;
+            }
+        }
+        any
+    }
+
+    fn run_services(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.core.ready.len() {
+            if let Some(slot) = self.core.ready.pop_front() {
+                any = true;
+                self.tell(slot);
+            }
+        }
+        let mut at = 0;
+        while at < self.core.polled.len() {
+            let slot = self.core.polled[at];
+            any |= self.poll_service(slot);
+            // The list shrinks under the loop when a context waits or closes.
+            if self.core.polled.get(at) == Some(&slot) {
+                at += 1;
+            }
+        }
+        any
+    }
+
+    /// Tells a context all its events of now; new ones are told in the next step.
+    fn tell(&mut self, slot: u16) {
+        for _ in 0..self.core.contexts.get(slot).events.len() {
+            if !self.core.hears(slot) {
+                return;
+            }
+            let Some(event) = self.core.contexts.get_mut(slot).events.pop_front() else {
+                break;
+            };
+            self.call(slot, |service, cx| service.on_event(cx, event));
+        }
+        if !self.core.hears(slot) {
+            return;
+        }
+        self.core.sweep_messages(slot);
+        if !self.core.contexts.get(slot).events.is_empty() {
+            self.core.ready.push_back(slot);
+        }
+        let context = self.core.contexts.get_mut(slot);
+        if context.waits {
+            context.waits = false;
+            self.core.polled.push(slot);
+        }
+    }
+
+    fn poll_service(&mut self, slot: u16) -> bool {
+        let mut work = Work::Wait;
+        self.call(slot, |service, cx| work = service.poll(cx));
+        if !self.core.contexts.get(slot).is_live() {
+            self.core.strike_polled(slot);
+            return true;
+        }
+        if !self.core.contexts.get(slot).messages.is_empty() {
+            self.core.sweep_messages(slot);
+        }
+        if work == Work::Wait {
+            if self.core.contexts.get(slot).events.is_empty() {
+                self.core.contexts.get_mut(slot).waits = true;
+                self.core.strike_polled(slot);
+            }
+            return false;
+        }
+        work == Work::Busy
+    }
+
+    /// Calls a service under a catch: a panic ends its context and nothing else.
+    fn call(&mut self, slot: u16, run: impl FnOnce(&mut BoxedService, &mut Context<'_>)) {
+        let Some(service) = self.services[slot as usize].as_mut() else {
+            return;
+        };
+        let mut cx = Context {
+            core: &mut self.core,
+            slot,
+        };
+        // The service is dropped after a panic, and the core's own invariants hold at each call's end.
+        if catch_unwind(AssertUnwindSafe(|| run(service, &mut cx))).is_err() {
+            self.core.stats.services_panicked += 1;
+            let context = self.core.contexts.id(slot);
+            let event = EngineEvent::ServicePanicked { context };
+            self.core.outbox.push(ToControl::Event(event));
+            self.core.close(slot);
+        }
+    }
+
+    /// Step 1 of each reclaim that was asked for: cordon, then the service's destructor, then the epoch.
+    fn reclaim_closing(&mut self) {
+        while let Some(slot) = self.core.closing.pop_front() {
+            self.core.strike_polled(slot);
+            self.core.cordon(slot);
+            let service = self.services[slot as usize].take();
+            if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
+                // Whatever the destructor did not drop stays out, and ends the reclaim in quarantine.
+                self.core.stats.services_leaked += 1;
+            }
+            self.core.take_epoch(slot);
+        }
+    }
+
+    fn post(&mut self) -> bool {
+        let mut any = false;
+        for lane in self.core.lane_ids() {
+            any |= self.core.pump(lane);
+            let entry = self.core.lane_mut(lane);
+            if !entry.staged.is_empty() {
+                let taken = self.path.post_burst(entry.qp, &entry.staged);
+                entry.staged.drain(..taken);
+            }
+            self.post_receives(lane);
+            self.core.lane_may_be_up(lane);
+        }
+        any
+    }
+
+    fn post_receives(&mut self, lane: crate::ids::LaneId) {
+        let entry = self.core.lane_mut(lane);
+        if !entry.staged_receives.is_empty() {
+            let taken = self.path.post_receives(entry.qp, &entry.staged_receives);
+            entry.staged_receives.drain(..taken);
+            entry.receives_posted = entry.receives_posted.wrapping_add(taken as u32);
+        }
+    }
+
+    fn end_lanes(&mut self) {
+        while let Some((lane, qp)) = self.core.drained_lane() {
+            self.path.release_qp(qp);
+            self.core.lane_released(lane);
+        }
+    }
+
+    fn tell_all_closed(&mut self) {
+        let at_rest = |slot| {
+            matches!(
+                self.core.contexts.get(slot).phase(),
+                Phase::Free | Phase::Quarantined
+            )
+        };
+        if self.closing_all
+            && !self.all_closed_told
+            && (0..self.core.contexts.capacity()).all(at_rest)
+        {
+            self.all_closed_told = true;
+            self.core.outbox.push(ToControl::AllClosed);
+        }
+    }
+}
+
+impl<P> core::fmt::Debug for Lcore<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Lcore")
+            .field("core", &self.core)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,213 @@
+//! Look-ups of a peer's contexts by name. Every lcore of the peer is asked; the first that knows the name wins.
+
+use crate::engine::state::Core;
+use crate::event::Event;
+use crate::ids::{LaneId, PeerId, RemoteContext};
+use crate::lane::queue::Request;
+use crate::wire::{self, MAX_NAME_BYTES, Name, NameError};
+
+/// Why a look-up was not started.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// The name can't be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// No session stands with the peer.
+    #[error("no session stands with the peer; wait for PeerUp")]
+    NoSession,
+    /// As many look-ups as an lcore follows are open.
+    #[error("{limit} look-ups are open on this lcore; wait for an answer")]
+    TooMany {
+        /// The most.
+        limit: usize,
+    },
+    /// The context is closed or being reclaimed.
+    #[error("the context is closed")]
+    ContextClosed,
+}
+
+/// A name, held in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InlineName {
+    bytes: [u8; MAX_NAME_BYTES],
+    len: u8,
+}
+
+impl InlineName {
+    fn new(name: &Name<'_>) -> Self {
+        let mut bytes = [0; MAX_NAME_BYTES];
+        bytes[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
+        Self {
+            bytes,
+            len: name.as_str().len() as u8,
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len as usize]).expect("made from a str")
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    context: u16,
+    generation: u32,
+    token: u64,
+    peer: PeerId,
+    name: InlineName,
+    /// Lcores of the peer that have not answered.
+    waiting: u16,
+}
+
+/// Open look-ups of one lcore.
+#[derive(Debug)]
+pub(super) struct Lookups {
+    pending: Box<[Option<Pending>]>,
+    /// The wire's request number is the slot and how often it was used.
+    rounds: Box<[u16]>,
+}
+
+impl Lookups {
+    /// Room for `capacity` open look-ups, at most 65535.
+    pub fn new(capacity: u16) -> Self {
+        Self {
+            pending: vec![None; capacity as usize].into_boxed_slice(),
+            rounds: vec![0; capacity as usize].into_boxed_slice(),
+        }
+    }
+
+    /// The name asked for under this request number, while it is open.
+    pub fn name(&self, request: u32) -> Option<InlineName> {
+        let slot = self.slot(request)?;
+        self.pending[slot].map(|pending| pending.name)
+    }
+
+    /// Drops the questions of a context.
+    pub fn forget(&mut self, context: u16) {
+        for pending in &mut self.pending {
+            if pending.is_some_and(|open| open.context == context) {
+                *pending = None;
+            }
+        }
+    }
+
+    /// Takes an open question that was put to `peer`.
+    pub fn take_of(&mut self, peer: PeerId) -> Option<(u16, u32, u64)> {
+        let at = self
+            .pending
+            .iter()
+            .position(|open| open.is_some_and(|open| open.peer == peer))?;
+        self.pending[at]
+            .take()
+            .map(|open| (open.context, open.generation, open.token))
+    }
+
+    fn slot(&self, request: u32) -> Option<usize> {
+        let (slot, round) = ((request & 0xffff) as usize, (request >> 16) as u16);
+        let open = self.pending.get(slot)?.is_some() && self.rounds[slot] == round;
+        open.then_some(slot)
+    }
+
+    fn open(&mut self, pending: Pending) -> Option<u32> {
+        let slot = self.pending.iter().position(Option::is_none)?;
+        self.pending[slot] = Some(pending);
+        self.rounds[slot] = self.rounds[slot].wrapping_add(1);
+        Some(u32::from(self.rounds[slot]) << 16 | slot as u32)
+    }
+
+    /// Notes one lcore's answer; gives the question if that decides it.
+    fn answered(&mut self, request: u32, found: bool) -> Option<Pending> {
+        let slot = self.slot(request)?;
+        let pending = self.pending[slot].as_mut()?;
+        pending.waiting -= 1;
+        if found || pending.waiting == 0 {
+            return self.pending[slot].take();
+        }
+        None
+    }
+}
+
+impl Core {
+    pub(super) fn start_lookup(
+        &mut self,
+        slot: u16,
+        peer: PeerId,
+        name: &str,
+        token: u64,
+    ) -> Result<(), LookupError> {
+        let name = Name::new(name)?;
+        if !self.contexts.get(slot).is_live() {
+            return Err(LookupError::ContextClosed);
+        }
+        let first_lanes = |core: &Self| -> Option<usize> {
+            let view = core.peers.get(peer.0 as usize)?;
+            view.session?;
+            let asked = view
+                .lanes
+                .iter()
+                .filter_map(|route| route.first().copied().flatten());
+            let (mut count, mut up) = (0, true);
+            for lane in asked {
+                count += 1;
+                up &= core.lane(lane).is_up();
+            }
+            (count > 0 && up).then_some(count)
+        };
+        let waiting = first_lanes(self).ok_or(LookupError::NoSession)?;
+        let pending = Pending {
+            context: slot,
+            generation: self.contexts.id(slot).generation,
+            token,
+            peer,
+            name: InlineName::new(&name),
+            waiting: waiting as u16,
+        };
+        let limit = self.lookups.pending.len();
+        let request = self
+            .lookups
+            .open(pending)
+            .ok_or(LookupError::TooMany { limit })?;
+        for lcore in 0..self.peers[peer.0 as usize].lanes.len() {
+            if let Some(&Some(lane)) = self.peers[peer.0 as usize].lanes[lcore].first() {
+                self.lane_mut(lane)
+                    .control
+                    .ask(Request::Lookup { pending: request });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn lookup_answered(
+        &mut self,
+        lane: LaneId,
+        request: u32,
+        found: Option<&wire::Found>,
+    ) {
+        let peer = self.lane(lane).peer;
+        let Some(pending) = self.lookups.answered(request, found.is_some()) else {
+            return;
+        };
+        if pending.peer != peer
+            || self
+                .contexts
+                .live(pending.context, pending.generation)
+                .is_none()
+        {
+            self.stats.frames_refused += 1;
+            return;
+        }
+        let session = self.lane(lane).session;
+        let context = found.map(|found| RemoteContext {
+            peer,
+            session,
+            id: found.context,
+        });
+        if let Some(remote) = context {
+            self.acquaint(pending.context, remote);
+        }
+        let token = pending.token;
+        self.tell(pending.context, Event::Resolved { token, context });
+    }
+}

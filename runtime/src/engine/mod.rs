@@ -1,0 +1,203 @@
+//! The engine: lcores that poll, and a control side that does everything else.
+//!
+//! An lcore's state is a `state::Core`, which no other thread sees; the files here are its methods, named after what happens in one
+//! poll iteration. The `ControlSide` talks to lcores by two rings each.
+
+mod breaks;
+mod build;
+mod close;
+mod command;
+mod complete;
+mod context;
+mod control;
+mod fence;
+mod flush;
+mod frames;
+mod idle;
+mod join;
+mod lcore;
+mod lookup;
+mod memory;
+mod peers;
+mod pump;
+mod receive;
+mod retire;
+mod run;
+mod state;
+mod stats;
+mod submit;
+mod timers;
+mod zero;
+
+use keyfence_pmd::Device;
+
+pub use build::{BuildError, EngineBuilder};
+pub use context::{Context, Lease};
+pub use lcore::Lcore;
+pub use lookup::LookupError;
+pub use memory::MemoryError;
+pub use run::{RunError, Running};
+pub use stats::{SharedStats, Stats};
+pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};
+
+use crate::engine::command::{Command, OpenContext};
+use crate::engine::control::ControlSide;
+use crate::engine::memory::EngineMemory;
+use crate::event::EngineEvent;
+use crate::ids::{ContextId, LcoreId, PeerId};
+use crate::service::BoxedService;
+
+/// A runtime: arena, device, lcores, peers. This handle is its control side; it is owned by one thread.
+pub struct Engine<D: Device> {
+    name: String,
+    control: ControlSide<D>,
+    lcores: Vec<Option<Lcore<D::Path>>>,
+    cpus: Vec<u32>,
+    idle: crate::config::IdlePolicy,
+    memory: EngineMemory,
+}
+
+/// Why a context was not asked to be opened.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such lcore.
+    #[error("lcore {lcore}: this engine has {count}, from 0")]
+    NoSuchLcore {
+        /// The lcore asked for.
+        lcore: LcoreId,
+        /// How many there are.
+        count: usize,
+    },
+    /// The name can't be one.
+    #[error(transparent)]
+    Name(#[from] crate::wire::NameError),
+}
+
+impl<D: Device> Engine<D> {
+    /// Its configured name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many lcores it has.
+    #[must_use]
+    pub fn lcores(&self) -> usize {
+        self.lcores.len()
+    }
+
+    /// Hands over an lcore, once, to the thread that will call [`Lcore::step`] in a loop: for a reactor of one's own, or a test.
+    pub fn take_lcore(&mut self, lcore: LcoreId) -> Option<Lcore<D::Path>> {
+        self.lcores.get_mut(lcore.0 as usize)?.take()
+    }
+
+    /// Does the control work that is due: connections, deallocations, the ends of queue pairs; takes what the lcores report. Call it in a loop from
+    /// one thread, all the time that lcores run: nothing of it is done elsewhere. Returns whether there was any work.
+    pub fn control(&mut self, now_ns: u64) -> bool {
+        self.control.run(now_ns)
+    }
+
+    /// What happened, in order; `None` when that is all.
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.control.events.pop_front()
+    }
+
+    /// Asks for a context on an lcore. Answered by [`EngineEvent::Opened`] or [`EngineEvent::OpenFailed`], and in the
+    /// service by its first poll.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the request itself can't be right.
+    pub fn open(
+        &mut self,
+        lcore: LcoreId,
+        name: &str,
+        weight: u32,
+        service: BoxedService,
+    ) -> Result<(), OpenError> {
+        if lcore.0 as usize >= self.control.ports.len() {
+            return Err(OpenError::NoSuchLcore {
+                lcore,
+                count: self.control.ports.len(),
+            });
+        }
+        crate::wire::Name::new(name)?;
+        let request = OpenContext {
+            name: name.to_owned(),
+            weight,
+            service,
+        };
+        self.control.send(lcore, Command::Open(Box::new(request)));
+        Ok(())
+    }
+
+    /// Has a context reclaimed, as an operator would: whatever its service does. Ends as [`EngineEvent::Reclaimed`] or
+    /// [`EngineEvent::Quarantined`]; of a context that is gone nothing comes.
+    pub fn kill(&mut self, context: ContextId) {
+        if (context.lcore.0 as usize) < self.control.ports.len() {
+            self.control.send(context.lcore, Command::Kill(context));
+        }
+    }
+
+    /// Has all contexts reclaimed, and opens no more; see [`Engine::is_closed`].
+    pub fn close_all(&mut self) {
+        self.control.parting = true;
+        for port in &mut self.control.ports {
+            port.send(Command::CloseAll);
+        }
+    }
+
+    /// Whether every context of every lcore is reclaimed or in quarantine after [`Engine::close_all`].
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.control.all_closed == self.control.ports.len()
+    }
+
+    /// The configured name of a peer.
+    #[must_use]
+    pub fn peer_name(&self, peer: PeerId) -> Option<&str> {
+        self.control
+            .peers
+            .peers
+            .get(peer.0 as usize)
+            .map(|peer| peer.name.as_str())
+    }
+
+    /// The counters of an lcore, readable from any thread.
+    #[must_use]
+    pub fn stats(&self, lcore: LcoreId) -> Option<SharedStats> {
+        self.control
+            .ports
+            .get(lcore.0 as usize)
+            .map(|port| port.shared.clone())
+    }
+
+    /// The engine's arena.
+    #[must_use]
+    pub fn arena(&self) -> &keyfence_mempool::Arena {
+        &self.memory.arena
+    }
+
+    /// Buffers of the application pools that something keeps. Exact at rest.
+    #[must_use]
+    pub fn buffers_in_use(&self) -> usize {
+        self.memory
+            .pools()
+            .map(keyfence_mempool::Pool::in_use)
+            .sum()
+    }
+
+    /// Receive buffers that something keeps. Exact at rest.
+    #[must_use]
+    pub fn receives_in_use(&self) -> usize {
+        self.memory.receives().in_use()
+    }
+}
+
+impl<D: Device> ::core::fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("Engine")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

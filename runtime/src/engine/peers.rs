@@ -1,0 +1,190 @@
+//! The peers of an engine and the lanes to them, as the control side keeps them.
+
+use keyfence_pmd::{QpId, RequestId, WindowId};
+
+use crate::ids::{Incarnation, LaneId, LcoreId, PeerId};
+
+/// How a lane came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LaneOrigin {
+    /// We ask for the connection.
+    Connecting,
+    /// The peer asked, by this request.
+    Accepting(RequestId),
+}
+
+/// A lane, as the control side keeps it.
+#[derive(Clone, Debug)]
+pub(super) struct LaneRecord {
+    pub peer: PeerId,
+    pub lcore: LcoreId,
+    pub lane: LaneId,
+    pub peer_lcore: LcoreId,
+    pub number: u16,
+    pub qp: QpId,
+    pub origin: LaneOrigin,
+    /// Windows of its queue pair that were not deallocated.
+    pub windows: Vec<WindowId>,
+    pub up: bool,
+    pub broken: bool,
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PeerPhase {
+    /// No session; if it is ours to connect, the next try is due then.
+    Apart { retry_ns: u64 },
+    /// Lanes are being made.
+    Joining,
+    /// All lanes are up.
+    Up,
+    /// The session has ended; it is being settled on this many lcores.
+    Parting { lcores: u16 },
+}
+
+/// A configured peer.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub name: String,
+    pub address: String,
+    pub phase: PeerPhase,
+    /// Whether the session was announced.
+    pub was_up: bool,
+    /// The session, from its agreement to its end.
+    pub session: u32,
+    pub incarnation: Incarnation,
+    /// Lcores of the peer, once known.
+    pub lcores: u16,
+    /// Contexts of each of the peer's lcores.
+    pub contexts: u32,
+    /// Grants of each of the peer's lcores.
+    pub grants: u32,
+}
+
+/// All peers and lanes.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub peers: Vec<Peer>,
+    lanes: Vec<LaneRecord>,
+    /// Free lane slots, an lcore each, the lowest last.
+    free: Vec<Vec<LaneId>>,
+    pub lcores: u16,
+    pub siblings: u16,
+    /// Lane slots of an lcore.
+    pub slots: u16,
+}
+
+impl Peers {
+    /// `lanes` slots on each of `lcores` lcores; `siblings` lanes between two lcores.
+    pub fn new(peers: Vec<Peer>, lcores: u16, lanes: u16, siblings: u16) -> Self {
+        Self {
+            peers,
+            lanes: Vec::new(),
+            free: (0..lcores)
+                .map(|_| (0..lanes).rev().map(LaneId).collect())
+                .collect(),
+            lcores,
+            siblings,
+            slots: lanes,
+        }
+    }
+
+    pub fn get(&self, peer: PeerId) -> &Peer {
+        &self.peers[peer.0 as usize]
+    }
+
+    pub fn get_mut(&mut self, peer: PeerId) -> &mut Peer {
+        &mut self.peers[peer.0 as usize]
+    }
+
+    /// The peer whose name has this hash.
+    pub fn by_hash(&self, hash: u64) -> Option<PeerId> {
+        let at = self
+            .peers
+            .iter()
+            .position(|peer| name_hash(&peer.name) == hash)?;
+        Some(PeerId(at as u16))
+    }
+
+    pub fn take_slot(&mut self, lcore: LcoreId) -> Option<LaneId> {
+        self.free[lcore.0 as usize].pop()
+    }
+
+    pub fn give_slot(&mut self, lcore: LcoreId, lane: LaneId) {
+        self.free[lcore.0 as usize].push(lane);
+    }
+
+    pub fn add_lane(&mut self, record: LaneRecord) {
+        self.lanes.push(record);
+    }
+
+    pub fn lane_mut(&mut self, lcore: LcoreId, lane: LaneId) -> Option<&mut LaneRecord> {
+        self.lanes
+            .iter_mut()
+            .find(|known| known.lcore == lcore && known.lane == lane)
+    }
+
+    pub fn lane_by_qp(&self, qp: QpId) -> Option<&LaneRecord> {
+        self.lanes.iter().find(|known| known.qp == qp)
+    }
+
+    /// The lane's slot is free on its lcore.
+    pub fn forget_lane(&mut self, lcore: LcoreId, lane: LaneId) {
+        self.lanes
+            .retain(|known| !(known.lcore == lcore && known.lane == lane));
+        self.give_slot(lcore, lane);
+    }
+
+    /// Lanes of a session, when all of them exist.
+    pub fn wanted(&self, peer: PeerId) -> usize {
+        usize::from(self.lcores) * usize::from(self.get(peer).lcores) * usize::from(self.siblings)
+    }
+
+    /// Whether all lanes of the session are up.
+    pub fn all_up(&self, peer: PeerId) -> bool {
+        let up = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.peer == peer && lane.up && !lane.broken)
+            .count();
+        up == self.wanted(peer)
+    }
+
+    /// Ends a session once; gives the lanes that were not broken before.
+    pub fn end_session(&mut self, peer: PeerId) -> Vec<LaneRecord> {
+        let sound = |lane: &&mut LaneRecord| lane.peer == peer && !lane.broken;
+        let mut ended = Vec::new();
+        for lane in self.lanes.iter_mut().filter(sound) {
+            lane.broken = true;
+            ended.push(lane.clone());
+        }
+        let on = |lcore: &u16| ended.iter().any(|lane| lane.lcore.0 == *lcore);
+        let lcores = (0..self.lcores).filter(on).count() as u16;
+        let entry = self.get_mut(peer);
+        if !matches!(entry.phase, PeerPhase::Parting { .. }) {
+            entry.phase = PeerPhase::Parting { lcores };
+        }
+        ended
+    }
+
+    /// One lcore has settled the session; whether it was the last, and the session one that was announced.
+    pub fn down_on_one(&mut self, peer: PeerId) -> bool {
+        let entry = self.get_mut(peer);
+        let PeerPhase::Parting { lcores } = &mut entry.phase else {
+            return false;
+        };
+        *lcores = lcores.saturating_sub(1);
+        if *lcores > 0 {
+            return false;
+        }
+        entry.phase = PeerPhase::Apart { retry_ns: 0 };
+        core::mem::take(&mut entry.was_up)
+    }
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): tells configured names apart. It protects nothing; admission does.
+pub(super) fn name_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

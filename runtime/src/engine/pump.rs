@@ -1,0 +1,375 @@
+//! Posting: what a lane sends in a step, and in what order. Answers go first, then requests, then invalidations, then operations, each
+//! class leaving room for the ones above it (REQUIREMENTS section 4: reclaim never starves).
+
+use keyfence_pmd::{Remote, Sge, SgeList, WorkId, WorkOp, WorkRequest};
+
+use crate::context::ops::{Op, Stage, Target};
+use crate::engine::state::Core;
+use crate::ids::LaneId;
+use crate::lane::LanePhase;
+use crate::lane::credits::Class;
+use crate::lane::inflight::Flight;
+use crate::op::{OpKind, Status};
+use crate::wire::{HEADER_BYTES, Header};
+
+/// What a small operation counts for in a turn at least, so that a flood of tiny ones is a turn's worth too.
+const MIN_TURN_BYTES: u64 = 256;
+
+/// Operations of one context in one turn at most, whatever their size.
+const BYTES_OF_A_TURN: u64 = 16 * 1024;
+
+/// How the try to post the next part of an operation went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Posted {
+    /// A part was posted; more remains.
+    Part(u64),
+    /// It needs no further posting; it left the queue.
+    All(u64),
+    /// The lane is full: nobody can post.
+    LaneFull,
+    /// The target takes no more messages for now.
+    NoCredit,
+}
+
+/// The name of a posted request: the lane and its sequence number there.
+pub(super) fn work_id(lane: LaneId, sequence: u64) -> WorkId {
+    WorkId(u64::from(lane.0) << 48 | (sequence & SEQUENCE_MASK))
+}
+
+/// Bits of a work id that are a sequence number. At 10^9 requests a second they last three days; the queue pair's order resolves the rest.
+pub(super) const SEQUENCE_MASK: u64 = (1 << 48) - 1;
+
+impl Core {
+    /// Lets a lane post what it may. Returns whether it posted anything.
+    pub(super) fn pump(&mut self, lane: LaneId) -> bool {
+        let before = self.lane(lane).inflight.next_sequence();
+        if matches!(self.lane(lane).phase, LanePhase::Greeting | LanePhase::Up) {
+            self.pump_control(lane);
+        }
+        if self.lane(lane).is_up() {
+            self.pump_closing(lane);
+            self.pump_operations(lane);
+        }
+        let lane = self.lane_mut(lane);
+        let posted = lane.inflight.next_sequence() != before;
+        if posted && let Some(last) = lane.staged.last_mut() {
+            // The success of the last one proves the whole burst.
+            last.signaled = true;
+        }
+        posted
+    }
+
+    /// Send slots that a class may still take.
+    pub(super) fn send_room(&self, lane: LaneId, class: Class) -> usize {
+        let leaves = class.leaves(self.limits.send_depth) as usize;
+        self.lane(lane).inflight.room().saturating_sub(leaves)
+    }
+
+    /// Stages a request. The caller has seen that there is room.
+    pub(super) fn stage(&mut self, lane: LaneId, flight: Flight, op: WorkOp, sges: SgeList) -> u64 {
+        let entry = self.lane_mut(lane);
+        let sequence = entry.inflight.push(flight);
+        let request = WorkRequest::new(work_id(lane, sequence), op, sges).signaled(false);
+        entry.staged.push(request);
+        self.stats.requests_posted += 1;
+        sequence
+    }
+
+    fn pump_operations(&mut self, lane: LaneId) {
+        for _ in 0..self.lane(lane).turns.len() {
+            let Some(context) = self.lane_mut(lane).turns.pop() else {
+                return;
+            };
+            if !self.take_turn(lane, context) {
+                return;
+            }
+        }
+    }
+
+    /// One context's turn; false when the lane is full.
+    fn take_turn(&mut self, lane: LaneId, context: u16) -> bool {
+        let weight = u64::from(self.contexts.get(context).weight);
+        let turn = weight * BYTES_OF_A_TURN.max(self.limits.slice_bytes);
+        self.lane_mut(lane).contexts[context as usize].deficit_bytes += turn;
+        loop {
+            let entry = self.lane_mut(lane);
+            let on_lane = &mut entry.contexts[context as usize];
+            let Some(op) = on_lane.queue.head() else {
+                on_lane.queued = false;
+                on_lane.deficit_bytes = 0;
+                return true;
+            };
+            if on_lane.deficit_bytes == 0 {
+                entry.turns.push(context);
+                return true;
+            }
+            match self.post_part(lane, context, op) {
+                Posted::Part(bytes) | Posted::All(bytes) => {
+                    let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+                    on_lane.deficit_bytes = on_lane
+                        .deficit_bytes
+                        .saturating_sub(bytes.max(MIN_TURN_BYTES));
+                }
+                Posted::LaneFull => {
+                    let entry = self.lane_mut(lane);
+                    entry.contexts[context as usize].deficit_bytes = 0;
+                    entry.turns.push_front(context);
+                    return false;
+                }
+                Posted::NoCredit => {
+                    let entry = self.lane_mut(lane);
+                    entry.contexts[context as usize].deficit_bytes = 0;
+                    entry.starved.push(context);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Posts the next part of the operation at the head of a context's queue.
+    fn post_part(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
+        let op = *self.ops.get(slot);
+        if let Some(fate) = self.fate_before_posting(lane, &op) {
+            self.leave_queue(lane, context, slot);
+            self.end_unposted(slot, fate);
+            return Posted::All(0);
+        }
+        if self.send_room(lane, Class::Message) == 0 {
+            return Posted::LaneFull;
+        }
+        match op.kind {
+            OpKind::Send => self.post_message(lane, context, slot, &op),
+            OpKind::WriteImmediate if op.posted_bytes == op.bytes => {
+                self.post_landed(lane, context, slot, &op)
+            }
+            _ => self.post_slice(lane, context, slot, &op),
+        }
+    }
+
+    /// Whether an operation that is not all posted has its end decided.
+    fn fate_before_posting(&self, lane: LaneId, op: &Op) -> Option<Status> {
+        if op.fate.is_some() {
+            return op.fate;
+        }
+        match op.target {
+            Target::Memory { import, .. } => {
+                let live = self.imports.at(import).phase == crate::grant::import::ImportPhase::Live;
+                (!live).then_some(Status::Revoked)
+            }
+            Target::Context(to) => {
+                let known = &self.lane(lane).peer_contexts[to.id.slot as usize];
+                (known.gone && known.generation == to.id.generation).then_some(Status::ContextGone)
+            }
+        }
+    }
+
+    fn leave_queue(&mut self, lane: LaneId, context: u16, slot: u32) {
+        let entry = self.lanes[lane.0 as usize]
+            .as_deref_mut()
+            .expect("the lane being pumped exists");
+        let popped = entry.contexts[context as usize].queue.pop(&mut self.ops);
+        assert_eq!(popped, Some(slot), "the head of the queue is being posted");
+        self.ops.get_mut(slot).stage = Stage::Posted;
+    }
+
+    fn post_message(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
+        let Target::Context(to) = op.target else {
+            unreachable!("a message goes to a context");
+        };
+        if !self.spend_message_credit(lane, to.id.slot, to.id.generation) {
+            return Posted::NoCredit;
+        }
+        let header = self.header(lane, context, to.id.slot, to.id.generation);
+        let offset = self.op_slot(slot);
+        let copied = op.ranges.iter().flatten().count() == 0;
+        let inline = if copied { op.bytes as usize } else { 0 };
+        self.memory
+            .arena
+            .dma(offset, HEADER_BYTES)
+            .and_then(|slot| slot.write_from(&header.encode_message()))
+            .expect("an operation's slot lies in the arena");
+        let address = self.memory.arena.address() + offset as u64;
+        let mut sges = [Sge::default(); 1 + crate::context::ops::MAX_RANGES];
+        sges[0] = Sge::new(address, (HEADER_BYTES + inline) as u32, self.memory.lkey);
+        let mut len = 1;
+        for range in op.ranges.iter().flatten() {
+            sges[len] = Sge::new(range.address, range.len, self.memory.lkey);
+            len += 1;
+        }
+        let sges = SgeList::new(&sges[..len]).expect("three entries fit");
+        self.stage_slice(
+            lane,
+            context,
+            slot,
+            op.bytes,
+            WorkOp::Send { immediate: None },
+            sges,
+        );
+        self.leave_queue(lane, context, slot);
+        Posted::All(op.bytes)
+    }
+
+    /// The frame behind a write with immediate.
+    fn post_landed(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
+        let Target::Memory { import, owner, .. } = op.target else {
+            unreachable!("a write goes to memory");
+        };
+        if !self.spend_message_credit(lane, owner.id.slot, owner.id.generation) {
+            return Posted::NoCredit;
+        }
+        let frame = crate::wire::Frame::Landed {
+            grant: self.imports.at(import).grant,
+            immediate: op.argument as u32,
+            bytes: op.bytes,
+        };
+        let header = self.header(lane, context, owner.id.slot, owner.id.generation);
+        let sges = self.encode_frame(lane, &header, &frame);
+        self.stage_slice(
+            lane,
+            context,
+            slot,
+            0,
+            WorkOp::Send { immediate: None },
+            sges,
+        );
+        self.leave_queue(lane, context, slot);
+        Posted::All(0)
+    }
+
+    fn post_slice(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
+        let Target::Memory { address, rkey, .. } = op.target else {
+            unreachable!("only messages go to contexts");
+        };
+        let bytes = (op.bytes - op.posted_bytes).min(self.limits.slice_bytes);
+        let posted = self.lane(lane).posted_bytes;
+        if posted > 0 && posted + bytes > self.limits.lane_bytes_in_flight {
+            return Posted::LaneFull;
+        }
+        let remote = Remote {
+            address: address + op.posted_bytes,
+            rkey,
+        };
+        let (work, sges) = match op.kind {
+            OpKind::Read => (WorkOp::Read { remote }, self.slice_sges(op, bytes)),
+            OpKind::FetchAdd => {
+                let add = op.argument;
+                (
+                    WorkOp::FetchAdd { remote, add },
+                    self.former_value_sge(slot),
+                )
+            }
+            OpKind::CompareSwap => {
+                let (expected, desired) = (op.argument, op.value);
+                let work = WorkOp::CompareSwap {
+                    remote,
+                    expected,
+                    desired,
+                };
+                (work, self.former_value_sge(slot))
+            }
+            _ => {
+                let immediate = None;
+                (
+                    WorkOp::Write { remote, immediate },
+                    self.slice_sges(op, bytes),
+                )
+            }
+        };
+        self.stage_slice(lane, context, slot, bytes, work, sges);
+        let op = self.ops.get_mut(slot);
+        op.posted_bytes += bytes;
+        if op.posted_bytes < op.bytes || op.kind == OpKind::WriteImmediate {
+            return Posted::Part(bytes);
+        }
+        self.leave_queue(lane, context, slot);
+        Posted::All(bytes)
+    }
+
+    fn stage_slice(
+        &mut self,
+        lane: LaneId,
+        context: u16,
+        slot: u32,
+        bytes: u64,
+        work: WorkOp,
+        sges: SgeList,
+    ) {
+        let flight = Flight::Slice {
+            op: slot,
+            bytes: bytes as u32,
+        };
+        self.stage(lane, flight, work, sges);
+        let entry = self.lane_mut(lane);
+        entry.posted_bytes += bytes;
+        entry.contexts[context as usize].posted += 1;
+        let op = self.ops.get_mut(slot);
+        op.in_flight += 1;
+        if let Target::Memory { import, .. } = op.target {
+            self.imports.at_mut(import).in_flight += 1;
+        }
+    }
+
+    /// The local memory of the next `bytes` bytes of an operation.
+    fn slice_sges(&self, op: &Op, bytes: u64) -> SgeList {
+        let mut sges = [Sge::default(); crate::context::ops::MAX_RANGES];
+        let (mut len, mut skip, mut left) = (0, op.posted_bytes, bytes);
+        for range in op.ranges.iter().flatten() {
+            let here = u64::from(range.len).saturating_sub(skip).min(left);
+            if here > 0 {
+                sges[len] = Sge::new(range.address + skip, here as u32, self.memory.lkey);
+                len += 1;
+                left -= here;
+            }
+            skip = skip.saturating_sub(range.len.into());
+        }
+        assert_eq!(left, 0, "an operation's ranges cover its bytes");
+        SgeList::new(&sges[..len]).expect("two entries fit")
+    }
+
+    fn former_value_sge(&self, slot: u32) -> SgeList {
+        let address = self.memory.arena.address() + self.op_slot(slot) as u64;
+        SgeList::one(Sge::new(address, 8, self.memory.lkey))
+    }
+
+    fn spend_message_credit(&mut self, lane: LaneId, slot: u16, generation: u32) -> bool {
+        let entry = self.lane_mut(lane);
+        let initial = entry.peer_messages;
+        if !entry
+            .credits
+            .allows(Class::Message, entry.peer_receive_depth)
+        {
+            return false;
+        }
+        let known = entry.peer_contexts[slot as usize].for_generation(generation, initial);
+        if !known.has_room() {
+            return false;
+        }
+        known.spend();
+        entry.credits.spend();
+        true
+    }
+
+    /// The header of a frame from a context here to one of the peer. Every frame tells the peer our posted receives.
+    pub(super) fn header(
+        &mut self,
+        lane: LaneId,
+        src: u16,
+        dst_slot: u16,
+        dst_generation: u32,
+    ) -> Header {
+        let src = self.contexts.id(src).into();
+        let entry = self.lane_mut(lane);
+        entry.receives_announced = entry.receives_posted;
+        let sequence = entry.messages_sent;
+        entry.messages_sent = sequence.wrapping_add(1);
+        Header {
+            src,
+            dst: crate::wire::WireContext {
+                slot: dst_slot,
+                generation: dst_generation,
+            },
+            lane_credit: entry.receives_posted,
+            sequence,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Received frames: read once into private memory, checked, acted on. A bad one is counted and dropped, and never ends the engine (R12).
+
+use keyfence_pmd::{ReceiveRequest, Sge};
+
+use crate::context::state::{HeldMessage, Phase};
+use crate::engine::complete::receive_id;
+use crate::engine::state::{Core, RECEIVE_OWNER};
+use crate::event::{Event, Message};
+use crate::ids::{ContextId, GrantId, LaneId, RemoteContext};
+use crate::lane::LanePhase;
+use crate::lane::credits::{ReceiveWindow, SendCredits};
+use crate::lane::queue::Answer;
+use crate::reclaim::{self, KeyIx};
+use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
+
+impl Core {
+    /// A send of the peer has landed in a receive of ours.
+    pub(super) fn received(&mut self, lane: LaneId, slot: u32, len: usize) {
+        let entry = self.lane_mut(lane);
+        let Some(buf) = entry.receives.get_mut(slot as usize).and_then(Option::take) else {
+            self.stats.completions_dropped += 1;
+            return;
+        };
+        self.stats.frames_received += 1;
+        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let copied = len.min(MAX_CONTROL_BYTES).min(buf.capacity());
+        let read = buf.read_at(0, &mut bytes[..copied]);
+        read.expect("the range was just cut to the buffer");
+        match Header::decode(&bytes[..copied]) {
+            Ok((Kind::Message, header)) if self.lane(lane).is_up() => {
+                self.take_lane_credit(lane, header.lane_credit);
+                let message = len - HEADER_BYTES;
+                if let Some(context) = self.admit_message(lane, &header) {
+                    let from = self.remote_on(lane, header.src.slot, header.src.generation);
+                    self.contexts
+                        .get_mut(context)
+                        .messages
+                        .push(HeldMessage { lane, id: buf.id() });
+                    self.lane_mut(lane).empty_receives.push(slot);
+                    self.acquaint(context, from);
+                    let message = Message::new(from, buf, HEADER_BYTES, message);
+                    self.tell(context, Event::Message(message));
+                    self.refill_receives(lane);
+                    return;
+                }
+            }
+            Ok(_) => match wire::decode(&bytes[..copied]) {
+                Ok((header, frame)) if copied == len => self.frame(lane, &header, &frame),
+                _ => self.stats.frames_malformed += 1,
+            },
+            Err(_) => self.stats.frames_malformed += 1,
+        }
+        self.repost(lane, slot, buf);
+    }
+
+    fn frame(&mut self, lane: LaneId, header: &Header, frame: &Frame<'_>) {
+        if let (LanePhase::Greeting | LanePhase::Attached, Frame::Hello(hello)) =
+            (self.lane(lane).phase, frame)
+        {
+            self.hello_came(lane, header, hello);
+            return;
+        }
+        if !self.lane(lane).is_up() {
+            self.stats.frames_refused += 1;
+            return;
+        }
+        self.take_lane_credit(lane, header.lane_credit);
+        match frame {
+            Frame::Lookup { request, name } => {
+                let found = self
+                    .contexts
+                    .named(name.as_str())
+                    .map(|slot| self.contexts.id(slot));
+                let request = *request;
+                self.answer(lane, Answer::LookupReply { request, found });
+            }
+            Frame::LookupReply { request, found } => {
+                self.lookup_answered(lane, *request, found.as_ref())
+            }
+            Frame::Grant(grant) => self.grant_came(lane, header, grant),
+            Frame::Revoke {
+                epoch,
+                last,
+                grants,
+            } => self.revoke_came(lane, *epoch, *last, grants.iter()),
+            Frame::Revoked { epoch } => self.drive(reclaim::Event::Acked {
+                epoch: *epoch,
+                lane,
+            }),
+            Frame::Refused { grant } => self.import_dropped(lane, *grant),
+            Frame::ImportsDropped { grants } => {
+                for grant in grants.iter() {
+                    self.import_dropped(lane, grant);
+                }
+            }
+            Frame::Credit { limits } => {
+                for limit in limits.iter() {
+                    self.context_credit(lane, &limit);
+                }
+                self.lane_mut(lane).wake_starved();
+            }
+            Frame::ContextGone(gone) => self.context_gone(lane, gone),
+            Frame::Landed {
+                grant,
+                immediate,
+                bytes,
+            } => self.landed(lane, header, *grant, *immediate, *bytes),
+            Frame::KeepAlive { .. } => self.lane_mut(lane).heard_ns = self.now_ns,
+            // A second hello, a message (taken above), or an orderly end, which this version answers by the loss of the session.
+            Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } => {
+                self.stats.frames_refused += 1
+            }
+        }
+    }
+
+    fn hello_came(&mut self, lane: LaneId, header: &Header, hello: &wire::Hello<'_>) {
+        let now_ns = self.now_ns;
+        let cap = self.limits.lane_bytes_in_flight;
+        let entry = self.lane_mut(lane);
+        let fits = hello.session == entry.session
+            && hello.lane == entry.number
+            && hello.source_lcore == entry.peer_lcore
+            && hello.frame_bytes as usize >= MAX_CONTROL_BYTES
+            && hello.receive_depth >= 4
+            && hello.messages_per_context >= 1
+            // Both ends must be able to fence within the other's patience (REQUIREMENTS section 5).
+            && duration_ns_at(hello.lane_bytes_cap, hello.slowest_rate) <= self.timeouts.fence_timeout_ns
+            && duration_ns_at(cap, self.limits.slowest_rate_bytes_per_s) <= hello.fence_timeout_ns;
+        if !fits {
+            self.stats.hellos_refused += 1;
+            self.break_lane(lane);
+            return;
+        }
+        let entry = self.lane_mut(lane);
+        entry.peer_receive_depth = hello.receive_depth;
+        entry.peer_messages = hello.messages_per_context;
+        entry.peer_frame_bytes = hello.frame_bytes;
+        // Our own hello took the first of the peer's receives.
+        entry.credits = SendCredits::new(header.lane_credit);
+        entry.credits.spend();
+        entry.heard_ns = now_ns;
+        entry.greeted = true;
+        self.lane_may_be_up(lane);
+    }
+
+    fn take_lane_credit(&mut self, lane: LaneId, credit: u32) {
+        let entry = self.lane_mut(lane);
+        let had = entry.credits.room();
+        if !entry.credits.raise(credit, entry.peer_receive_depth) {
+            self.stats.frames_refused += 1;
+        } else if had == 0 || self.lane(lane).credits.room() > had {
+            self.lane_mut(lane).wake_starved();
+        }
+    }
+
+    /// The context that a message is for, if it may have it now.
+    fn admit_message(&mut self, lane: LaneId, header: &Header) -> Option<u16> {
+        let Some(context) = self.contexts.live(header.dst.slot, header.dst.generation) else {
+            self.message_for_nobody(lane, header);
+            return None;
+        };
+        let messages = self.limits.context.messages;
+        let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+        if on_lane.window_generation != header.dst.generation {
+            on_lane.window = ReceiveWindow::new(messages);
+            on_lane.window_generation = header.dst.generation;
+        }
+        if !on_lane.window.admits() {
+            self.stats.messages_beyond_credit += 1;
+            return None;
+        }
+        on_lane.window.received = on_lane.window.received.wrapping_add(1);
+        Some(context)
+    }
+
+    /// Its sender learns that the context is gone only if it really is: not while its reclaim is under way (R2).
+    fn message_for_nobody(&mut self, lane: LaneId, header: &Header) {
+        self.stats.messages_unclaimed += 1;
+        let slot = header.dst.slot;
+        if slot >= self.contexts.capacity() {
+            self.stats.frames_refused += 1;
+            return;
+        }
+        let now = self.contexts.id(slot);
+        let reclaimed = self.contexts.get(slot).phase() == Phase::Free;
+        let older = header.dst.generation < now.generation;
+        if older || (reclaimed && header.dst.generation == now.generation) {
+            let context = ContextId {
+                generation: header.dst.generation,
+                ..now
+            };
+            self.answer(
+                lane,
+                Answer::ContextGone {
+                    context,
+                    keys: 0,
+                    bytes: 0,
+                },
+            );
+        }
+    }
+
+    fn landed(
+        &mut self,
+        lane: LaneId,
+        header: &Header,
+        grant: GrantId,
+        immediate: u32,
+        bytes: u64,
+    ) {
+        let owner = self
+            .grants
+            .get(grant)
+            .filter(|entry| entry.lane == lane)
+            .map(|entry| entry.context);
+        let Some(context) = self.admit_message(lane, header) else {
+            return;
+        };
+        // The frame took no buffer of the context, so its credit goes back at once.
+        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
+        window.consumed = window.consumed.wrapping_add(1);
+        self.credit_if_due(lane, context);
+        if owner == Some(context) {
+            self.tell(
+                context,
+                Event::Landed {
+                    grant,
+                    immediate,
+                    bytes,
+                },
+            );
+        } else {
+            self.stats.frames_refused += 1;
+        }
+    }
+
+    fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
+        match self.grants.get(grant) {
+            Some(entry) if entry.lane == lane => {
+                self.grants.at_mut(grant.slot).retired = true;
+                self.drive(reclaim::Event::ImportDropped {
+                    key: KeyIx(grant.slot),
+                });
+            }
+            _ => self.stats.frames_refused += 1,
+        }
+    }
+
+    fn context_credit(&mut self, lane: LaneId, limit: &wire::CreditLimit) {
+        let entry = self.lane_mut(lane);
+        let most = entry.peer_messages;
+        let known = entry.peer_contexts.get_mut(limit.context.slot as usize);
+        let taken = known.filter(|known| known.generation == limit.context.generation);
+        if !taken.is_some_and(|known| known.raise(limit.limit, most)) {
+            self.stats.frames_refused += 1;
+        }
+    }
+
+    fn context_gone(&mut self, lane: LaneId, gone: &wire::ContextGone) {
+        let remote = self.remote_on(lane, gone.context.slot, gone.context.generation);
+        let sisters = self.peers[remote.peer.0 as usize]
+            .lanes
+            .get(remote.id.lcore.0 as usize)
+            .map_or(0, Vec::len);
+        for number in 0..sisters {
+            let Some(sister) =
+                self.peers[remote.peer.0 as usize].lanes[remote.id.lcore.0 as usize][number]
+            else {
+                continue;
+            };
+            let entry = self.lane_mut(sister);
+            let initial = entry.peer_messages;
+            if let Some(known) = entry.peer_contexts.get_mut(remote.id.slot as usize) {
+                if (known.generation.wrapping_sub(remote.id.generation) as i32) > 0 {
+                    continue;
+                }
+                known.for_generation(remote.id.generation, initial).gone = true;
+            }
+            entry.wake_starved();
+        }
+        self.tell_acquaintances(remote);
+    }
+
+    /// A receive was flushed: its queue pair is in error.
+    pub(super) fn receive_flushed(&mut self, lane: LaneId, slot: u32) {
+        let entry = self.lane_mut(lane);
+        if let Some(buf) = entry.receives.get_mut(slot as usize) {
+            // Not given back yet: only the queue pair's destruction proves that nothing lands in it.
+            entry.flushed_receives += u32::from(buf.is_some());
+        }
+    }
+
+    /// A receive was consumed by something that the runtime never sends, or on a lane that has ended.
+    pub(super) fn receive_unwanted(&mut self, lane: LaneId, slot: u32) {
+        self.stats.frames_refused += 1;
+        let buf = self
+            .lane_mut(lane)
+            .receives
+            .get_mut(slot as usize)
+            .and_then(Option::take);
+        if let Some(buf) = buf {
+            self.repost(lane, slot, buf);
+        }
+    }
+
+    fn repost(&mut self, lane: LaneId, slot: u32, buf: keyfence_mempool::Buf) {
+        let sge = Sge::new(buf.address(), self.frame_bytes as u32, self.memory.lkey);
+        let id = receive_id(lane, slot);
+        let entry = self.lane_mut(lane);
+        entry.receives[slot as usize] = Some(buf);
+        if entry.is_sound() {
+            entry.staged_receives.push(ReceiveRequest { id, sge });
+        }
+    }
+
+    /// Puts buffers into the empty receive slots, as far as the pool has any.
+    pub(super) fn refill_receives(&mut self, lane: LaneId) {
+        while !self.lane(lane).empty_receives.is_empty() {
+            let Some(buf) = self.memory.receives.cache.get(RECEIVE_OWNER) else {
+                self.stats.receive_pool_empty += 1;
+                return;
+            };
+            let slot = self
+                .lane_mut(lane)
+                .empty_receives
+                .pop()
+                .expect("seen above");
+            self.repost(lane, slot, buf);
+        }
+    }
+
+    /// Gives back the credits of messages that a context has dropped.
+    pub(super) fn sweep_messages(&mut self, context: u16) {
+        let mut at = 0;
+        while at < self.contexts.get(context).messages.len() {
+            let held = self.contexts.get(context).messages[at];
+            if self
+                .memory
+                .receives
+                .cache
+                .handle_is_out(held.id)
+                .unwrap_or(false)
+            {
+                at += 1;
+                continue;
+            }
+            self.contexts.get_mut(context).messages.swap_remove(at);
+            if self.lanes[held.lane.0 as usize].is_some() {
+                let window = &mut self.lane_mut(held.lane).contexts[context as usize].window;
+                window.consumed = window.consumed.wrapping_add(1);
+                self.credit_if_due(held.lane, context);
+                self.refill_receives(held.lane);
+            }
+        }
+    }
+
+    fn credit_if_due(&mut self, lane: LaneId, context: u16) {
+        let messages = self.limits.context.messages;
+        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
+        if let Some(limit) = window.due(messages) {
+            window.announced = limit;
+            self.answer(lane, Answer::Credit { context });
+        }
+    }
+
+    /// Remembers that a context has to do with a remote one, and so wants to hear of its end.
+    pub(super) fn acquaint(&mut self, context: u16, remote: RemoteContext) {
+        self.contexts.get_mut(context).acquaint(remote);
+    }
+
+    fn tell_acquaintances(&mut self, remote: RemoteContext) {
+        for slot in 0..self.contexts.capacity() {
+            if self.contexts.get(slot).is_live() && self.contexts.get_mut(slot).forget(remote) {
+                self.tell(slot, Event::ContextGone(remote));
+            }
+        }
+    }
+}
+
+/// Nanoseconds that `bytes` take at `rate` bytes a second; for ever at a rate of 0.
+fn duration_ns_at(bytes: u64, rate: u64) -> u64 {
+    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,277 @@
+//! Drives the reclaim machine: what has happened goes in, what it orders is done (REQUIREMENTS section 4, steps 2 to 6).
+
+use keyfence_pmd::{Remote, Rkey, SgeList, WorkOp};
+
+use crate::engine::command::ToControl;
+use crate::engine::state::Core;
+use crate::event::Event;
+use crate::ids::{Epoch, LaneId};
+use crate::lane::credits::Class;
+use crate::lane::inflight::Flight;
+use crate::lane::queue::{Closing, Request};
+use crate::plant::{self, Plant};
+use crate::reclaim::{self, Action, KeyEnd, KeyIx, Note, Timer, Transition};
+
+impl Core {
+    /// Hands the machine an event and does what it orders. What that leads to is handed in behind it, not inside it.
+    pub(super) fn drive(&mut self, event: reclaim::Event) {
+        self.events.push_back(event);
+        if self.driving {
+            return;
+        }
+        self.driving = true;
+        while let Some(event) = self.events.pop_front() {
+            let note = self.machine.handle(event, &mut self.actions);
+            if note != Note::Applied {
+                self.stats.reclaim_notes += 1;
+            }
+            for at in 0..self.actions.transitions().len() {
+                let transition = self.actions.transitions()[at];
+                self.key_changed(transition);
+            }
+            for at in 0..self.actions.orders().len() {
+                let order = self.actions.orders()[at];
+                self.obey(order);
+            }
+            self.actions.clear();
+        }
+        self.driving = false;
+    }
+
+    /// Takes a grant back, for whatever reason; once.
+    pub(super) fn retire(&mut self, slot: u32) {
+        let grant = self.grants.at_mut(slot);
+        if grant.retired {
+            return;
+        }
+        grant.retired = true;
+        self.stats.grants_retired += 1;
+        self.drive(reclaim::Event::Retire { key: KeyIx(slot) });
+    }
+
+    fn key_changed(&mut self, change: Transition) {
+        let KeyIx(slot) = change.key;
+        self.trace.key(self.now_ns, &change);
+        match change.ended() {
+            Some(KeyEnd::Zapped) => {
+                self.grant_ended(slot);
+                self.stats.grants_zapped += 1;
+                let grant = self.grants.at(slot);
+                self.tell(grant.context, Event::Zapped(self.grants.id(slot)));
+            }
+            Some(KeyEnd::LateProof) => {
+                self.grant_ended(slot);
+                self.stats.late_proofs += 1;
+            }
+            None => {}
+        }
+        if change.quarantined() {
+            self.stats.grants_quarantined += 1;
+            let grant = self.grants.at(slot);
+            self.tell(grant.context, Event::GrantQuarantined(self.grants.id(slot)));
+        }
+        if change.freed() {
+            self.key_freed(slot);
+        }
+    }
+
+    /// The key is proven ended: its memory and quota are its owner's again.
+    fn grant_ended(&mut self, slot: u32) {
+        let grant = self.grants.at_mut(slot);
+        assert!(!grant.ended, "R7: a grant ends once");
+        grant.ended = true;
+        let grant = *grant;
+        self.unhold(grant.pool, grant.buf);
+        let quota = &mut self.contexts.get_mut(grant.context).quota;
+        quota.grants.give(1);
+        quota.exposed_bytes.give(grant.len);
+    }
+
+    /// The key is dead: R4 allows its window and slot to be used again.
+    fn key_freed(&mut self, slot: u32) {
+        #[cfg(feature = "plant")]
+        let late = self.machine.needs_late_invalidate(KeyIx(slot));
+        #[cfg(not(feature = "plant"))]
+        let late = false;
+        let grant = self.grants.remove(slot);
+        assert!(grant.ended, "R4: a key is dead after its proof");
+        if let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut()
+            && !lane.windows[grant.window as usize].deallocated
+        {
+            let window = &mut lane.windows[grant.window as usize];
+            window.next_tag = window.next_tag.wrapping_add(1);
+            window.stale = late.then_some(grant.rkey);
+            lane.free_windows.push(grant.window);
+        }
+    }
+
+    fn obey(&mut self, order: Action) {
+        match order {
+            Action::Arm(timer) => {
+                let deadline = self.now_ns.saturating_add(self.timeout_ns(timer));
+                self.timers.arm(timer, deadline);
+            }
+            Action::Disarm(timer) => self.timers.disarm(timer),
+            Action::Revoke { epoch, lane } => {
+                self.lane_mut(lane).control.ask(Request::Revoke(epoch))
+            }
+            Action::Invalidate { epoch, lane } => {
+                self.lane_mut(lane).close_with(Closing::Chain(epoch))
+            }
+            Action::Close { epoch, lane } => self.lane_mut(lane).close_with(Closing::Lone(epoch)),
+            Action::Dealloc { lane } => self.dealloc_keys(lane),
+            Action::BreakLane { lane } => self.break_lane(lane),
+            Action::EpochEnded {
+                epoch,
+                context,
+                outcome,
+            } => {
+                self.stats.epochs_ended += 1;
+                if let Some(context) = context {
+                    self.context_ended(context.0, epoch, outcome);
+                }
+            }
+            Action::FlushEnded {
+                ticket,
+                quarantined,
+            } => self.flush_ended(ticket, quarantined),
+            Action::ContextFree { context } => self.context_free(context.0),
+            Action::LaneFree { lane } => self.lane_free(lane),
+        }
+    }
+
+    fn timeout_ns(&self, timer: Timer) -> u64 {
+        let timeouts = &self.timeouts;
+        match timer {
+            Timer::FlushInterval => timeouts.flush_interval_ns,
+            Timer::Fence(_) => timeouts.fence_timeout_ns,
+            Timer::Invalidate(_) => timeouts.invalidate_timeout_ns,
+            Timer::Final(_) => {
+                let keys = u64::from(self.limits.context.grants);
+                timeouts
+                    .drain_timeout_ns
+                    .saturating_add(timeouts.control_timeout_ns.saturating_mul(3))
+                    .saturating_add(timeouts.per_key_ns.saturating_mul(keys))
+            }
+        }
+    }
+
+    /// Hands the timers that have run out to the machine.
+    pub(super) fn expire_timers(&mut self) {
+        while let Some(timer) = self.timers.expired(self.now_ns) {
+            self.drive(reclaim::Event::Expired(timer));
+        }
+    }
+
+    /// Posts invalidations and closing requests, at most what is left of the step's budget (R5).
+    pub(super) fn pump_closing(&mut self, lane: LaneId) {
+        while self.reclaim_budget_wrs > 0 && self.send_room(lane, Class::Request) > 0 {
+            let Some(closing) = self.lane(lane).closing.front().copied() else {
+                return;
+            };
+            match closing {
+                Closing::Chain(epoch) => match self.machine.next_to_invalidate(epoch, lane) {
+                    Some(KeyIx(key)) => self.post_invalidate(lane, key),
+                    None => {
+                        self.lane_mut(lane).closing.pop_front();
+                    }
+                },
+                Closing::Lone(epoch) => {
+                    self.post_closing(lane, epoch);
+                    self.lane_mut(lane).closing.pop_front();
+                }
+            }
+        }
+    }
+
+    fn post_invalidate(&mut self, lane: LaneId, key: u32) {
+        let rkey = self.grants.at(key).rkey;
+        let early = plant::active(Plant::AckBeforeInvalidate);
+        let flight = if early {
+            Flight::Ignored
+        } else {
+            Flight::Invalidate { key }
+        };
+        self.stage(lane, flight, WorkOp::Invalidate { rkey }, SgeList::EMPTY);
+        self.reclaim_budget_wrs -= 1;
+        self.stats.invalidations_posted += 1;
+        if early {
+            self.drive(reclaim::Event::Invalidated { key: KeyIx(key) });
+        }
+    }
+
+    /// The signaled request behind the last own operation of an epoch: a write of no bytes, which names no memory.
+    fn post_closing(&mut self, lane: LaneId, epoch: Epoch) {
+        let remote = Remote {
+            address: 0,
+            rkey: Rkey(0),
+        };
+        let write = WorkOp::Write {
+            remote,
+            immediate: None,
+        };
+        self.stage(lane, Flight::Closing { epoch }, write, SgeList::EMPTY);
+        self.reclaim_budget_wrs -= 1;
+    }
+
+    /// With a planted fault alone: the invalidation that was left out when the window's last key was flushed.
+    pub(super) fn invalidate_late(&mut self, lane: LaneId, window: u32) {
+        if let Some(rkey) = self.lane_mut(lane).windows[window as usize].stale.take() {
+            self.stage(
+                lane,
+                Flight::Ignored,
+                WorkOp::Invalidate { rkey },
+                SgeList::EMPTY,
+            );
+        }
+    }
+
+    /// Has keys ended by deallocation, off the lcore. On a lane that drains this waits until it has.
+    pub(super) fn dealloc_keys(&mut self, lane: LaneId) {
+        if matches!(
+            self.lane(lane).phase,
+            crate::lane::LanePhase::Draining { .. }
+        ) {
+            return;
+        }
+        while let Some(KeyIx(key)) = self.machine.next_to_dealloc(lane) {
+            let window = self.grants.at(key).window as usize;
+            let entry = &mut self.lane_mut(lane).windows[window];
+            entry.deallocated = true;
+            let window = entry.window.id;
+            self.outbox.push(ToControl::Dealloc { lane, key, window });
+        }
+    }
+
+    /// The control side has deallocated a key's window, or failed to.
+    pub(super) fn deallocated(&mut self, key: u32, done: bool) {
+        let key = KeyIx(key);
+        self.drive(if done {
+            reclaim::Event::Deallocated { key }
+        } else {
+            reclaim::Event::DeallocFailed { key }
+        });
+    }
+
+    /// Looks at the leases of a few grants.
+    pub(super) fn check_leases(&mut self) {
+        const GRANTS_A_STEP: u32 = 16;
+        for _ in 0..GRANTS_A_STEP.min(self.grants.capacity()) {
+            let slot = self.lease_cursor;
+            self.lease_cursor = (slot + 1) % self.grants.capacity();
+            let Some(grant) = self.grants.in_slot(slot) else {
+                continue;
+            };
+            let Some(lease_ns) = grant.lease_ns.filter(|_| !grant.retired) else {
+                continue;
+            };
+            let heard_ns = self.lanes[grant.lane.0 as usize]
+                .as_deref()
+                .map_or(0, |lane| lane.heard_ns);
+            if self.now_ns.saturating_sub(grant.renewed_ns.max(heard_ns)) > lease_ns {
+                self.stats.leases_ended += 1;
+                self.retire(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What one lcore owns, all but the device's poll path and the services: no part of it is shared with another thread.
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::buf::BufId;
+use keyfence_mempool::{Arena, PoolCache, sync::Arc};
+use keyfence_pmd::{Lkey, RegionId};
+
+use crate::config::Timeouts;
+use crate::context::ops::Ops;
+use crate::context::state::{Contexts, Phase};
+use crate::engine::command::Outbox;
+use crate::engine::lookup::Lookups;
+use crate::engine::stats::Stats;
+use crate::engine::timers::Timers;
+use crate::engine::zero::Zeroing;
+use crate::event::Event;
+use crate::grant::import::Imports;
+use crate::grant::table::Grants;
+use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext};
+use crate::lane::Lane;
+use crate::limits::Limits;
+use crate::reclaim;
+use crate::trace::Trace;
+
+/// Bytes of engine memory that each operation slot has: the frame of a small message, or the former value of an atomic.
+pub const OP_SLOT_BYTES: usize = 256;
+
+/// The owner tag of buffers in the receive pool.
+pub const RECEIVE_OWNER: u32 = u32::MAX;
+
+/// A pool of the lcore, and where it lies.
+#[derive(Debug)]
+pub struct LcorePool {
+    /// The lcore's cache of it.
+    pub cache: PoolCache,
+    /// Addresses of its buffers.
+    pub addresses: core::ops::Range<u64>,
+    /// Bytes of a buffer.
+    pub buffer_bytes: usize,
+}
+
+/// The engine memory of one lcore, in the arena.
+#[derive(Debug)]
+pub struct LcoreMemory {
+    /// The arena.
+    pub arena: Arc<Arena>,
+    /// Its region.
+    pub region: RegionId,
+    /// The region's local key.
+    pub lkey: Lkey,
+    /// Offset of the operations' slots.
+    pub op_slots: usize,
+    /// Offset of the lanes' frame slots; `lanes` times `send_depth` slots.
+    pub frames: usize,
+    /// Pools for applications, by ascending buffer size.
+    pub pools: Vec<LcorePool>,
+    /// The pool of receive buffers.
+    pub receives: LcorePool,
+}
+
+/// A peer, as one lcore sees it.
+#[derive(Clone, Debug, Default)]
+pub struct PeerView {
+    /// The session, while one stands.
+    pub session: Option<u32>,
+    /// Lanes, by the peer's lcore and then by number.
+    pub lanes: Vec<Vec<Option<LaneId>>>,
+    /// Whether the session was announced to contexts.
+    pub was_up: bool,
+    /// Whether the end of the last session was announced.
+    pub down_told: bool,
+}
+
+/// What one lcore owns.
+#[derive(Debug)]
+pub struct Core {
+    pub(super) lcore: LcoreId,
+    /// Lcores of the engine.
+    pub(super) lcores: u16,
+    pub(super) engine_name: String,
+    pub(super) incarnation: Incarnation,
+    pub(super) now_ns: u64,
+    pub(super) limits: Limits,
+    pub(super) timeouts: Timeouts,
+    pub(super) frame_bytes: usize,
+    /// Buffers of reclaimed contexts that are being zeroed; `None` if that is not wanted.
+    pub(super) zeroing: Option<Zeroing>,
+    pub(super) memory: LcoreMemory,
+    pub(super) contexts: Contexts,
+    pub(super) ops: Ops,
+    pub(super) grants: Grants,
+    pub(super) imports: Imports,
+    pub(super) lanes: Vec<Option<Box<Lane>>>,
+    pub(super) peers: Vec<PeerView>,
+    pub(super) machine: reclaim::Machine,
+    pub(super) actions: reclaim::Actions,
+    /// What the machine is still to be told.
+    pub(super) events: VecDeque<reclaim::Event>,
+    /// Whether the machine is being driven further up the stack.
+    pub(super) driving: bool,
+    /// Work requests that reclaims may still post in this step.
+    pub(super) reclaim_budget_wrs: u32,
+    pub(super) timers: Timers,
+    pub(super) lookups: Lookups,
+    pub(super) flushes: Vec<Option<super::flush::PendingFlush>>,
+    /// Flushes of other lcores that wait for a ticket.
+    pub(super) flushes_waiting: VecDeque<(LcoreId, u16)>,
+    pub(super) outbox: Outbox,
+    /// Contexts whose service is polled each step.
+    pub(super) polled: Vec<u16>,
+    /// Contexts with events to be told, each once.
+    pub(super) ready: VecDeque<u16>,
+    /// Contexts that asked to be closed, or whose service panicked.
+    pub(super) closing: VecDeque<u16>,
+    /// Contexts whose reclaim waits for handles.
+    pub(super) awaiting_handles: VecDeque<u16>,
+    /// Operations and their bytes, of the whole lcore.
+    pub(super) ops_in_flight: crate::context::quota::Gauge,
+    pub(super) bytes_in_flight: crate::context::quota::Gauge,
+    /// The next grant whose lease is looked at.
+    pub(super) lease_cursor: u32,
+    pub(super) stats: Stats,
+    pub(super) trace: Trace,
+}
+
+impl Core {
+    /// The lane in a slot that is known to be taken.
+    pub(super) fn lane(&self, lane: LaneId) -> &Lane {
+        self.lanes[lane.0 as usize]
+            .as_deref()
+            .expect("a lane in use is in the table")
+    }
+
+    /// The lane in a slot that is known to be taken, to change.
+    pub(super) fn lane_mut(&mut self, lane: LaneId) -> &mut Lane {
+        self.lanes[lane.0 as usize]
+            .as_deref_mut()
+            .expect("a lane in use is in the table")
+    }
+
+    /// The lane that joins context `slot` here to `remote`: both ends compute the same one. A context's operations go by its own slot.
+    pub(super) fn lane_to(&self, remote: &RemoteContext, slot: u16) -> Option<LaneId> {
+        let peer = self.peers.get(remote.peer.0 as usize)?;
+        if peer.session != Some(remote.session) {
+            return None;
+        }
+        let lanes = peer.lanes.get(remote.id.lcore.0 as usize)?;
+        let lane = (*lanes.get(slot as usize % lanes.len().max(1))?)?;
+        self.lane(lane).is_up().then_some(lane)
+    }
+
+    /// The remote context named on a lane.
+    pub(super) fn remote_on(&self, lane: LaneId, slot: u16, generation: u32) -> RemoteContext {
+        let lane = self.lane(lane);
+        RemoteContext {
+            peer: lane.peer,
+            session: lane.session,
+            id: ContextId {
+                lcore: lane.peer_lcore,
+                slot,
+                generation,
+            },
+        }
+    }
+
+    /// Lanes that exist.
+    pub(super) fn lane_ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        let taken: u128 = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(_, lane)| lane.is_some())
+            .fold(0, |set, (slot, _)| set | 1 << slot);
+        let mut left = taken;
+        core::iter::from_fn(move || {
+            let slot = left.trailing_zeros() as u16;
+            left &= left.wrapping_sub(1);
+            (slot < 128).then_some(LaneId(slot))
+        })
+    }
+
+    /// Takes a context off the list of those that are polled each step.
+    pub(super) fn strike_polled(&mut self, slot: u16) {
+        if let Some(at) = self.polled.iter().position(|polled| *polled == slot) {
+            self.polled.swap_remove(at);
+        }
+    }
+
+    /// Tells a context something, unless it is past hearing.
+    pub(super) fn tell(&mut self, slot: u16, event: Event) {
+        let context = self.contexts.get_mut(slot);
+        if !matches!(context.phase(), Phase::Live | Phase::Closing) {
+            self.stats.events_unheard += 1;
+            return;
+        }
+        if context.events.is_empty() {
+            self.ready.push_back(slot);
+        }
+        context.events.push_back(event);
+    }
+
+    /// Tells every live context something that can be said often.
+    pub(super) fn tell_all(&mut self, event: impl Fn() -> Event) {
+        for slot in 0..self.contexts.capacity() {
+            if self.contexts.get(slot).is_live() {
+                self.tell(slot, event());
+            }
+        }
+    }
+
+    /// The pool that the buffer at `address` is of.
+    pub(super) fn pool_of(&self, address: u64) -> Option<u8> {
+        self.memory
+            .pools
+            .iter()
+            .position(|pool| pool.addresses.contains(&address))
+            .map(|pool| pool as u8)
+    }
+
+    /// Keeps a buffer from being reused.
+    pub(super) fn hold(&mut self, pool: u8, id: BufId) {
+        self.memory.pools[pool as usize]
+            .cache
+            .hold(id)
+            .expect("a buffer with a handle can be held");
+    }
+
+    /// Ends one hold.
+    pub(super) fn unhold(&mut self, pool: u8, id: BufId) {
+        self.memory.pools[pool as usize]
+            .cache
+            .release(id)
+            .expect("R7: each hold is ended once");
+    }
+
+    /// The peers that there are.
+    pub(super) fn peer_ids(&self) -> impl Iterator<Item = PeerId> + use<> {
+        (0..self.peers.len() as u16).map(PeerId)
+    }
+
+    /// Offset in the arena of an operation's slot.
+    pub(super) fn op_slot(&self, op: u32) -> usize {
+        self.memory.op_slots + op as usize * OP_SLOT_BYTES
+    }
+
+    /// Offset in the arena of the frame slot of a request on a lane.
+    pub(super) fn frame_slot(&self, lane: LaneId, sequence: u64) -> usize {
+        let depth = self.limits.send_depth as u64;
+        let slot = u64::from(lane.0) * depth + sequence % depth;
+        self.memory.frames + slot as usize * crate::wire::MAX_CONTROL_BYTES
+    }
+}

@@ -1,0 +1,173 @@
+//! Errors of a context's calls: what, which limit, what to do. All are found before anything has changed.
+
+use crate::limits::LimitError;
+
+/// Why no buffer was given.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The context is closed or being reclaimed.
+    #[error("the context is closed")]
+    ContextClosed,
+    /// No pool has buffers of that size.
+    #[error(
+        "{len} bytes wanted, the largest buffers have {largest}; use several, or configure memory.pools"
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of the largest buffers.
+        largest: usize,
+    },
+    /// A limit of the context.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The pool has none left, nor has a larger one.
+    #[error(
+        "no buffer of {buffer_bytes} bytes or more is free; give some back, or raise its count in memory.pools"
+    )]
+    PoolEmpty {
+        /// Bytes of the smallest buffers that would have done.
+        buffer_bytes: usize,
+    },
+}
+
+/// Why a grant was not made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// The context is closed or being reclaimed.
+    #[error("the context is closed")]
+    ContextClosed,
+    /// The range has no byte, or leaves the buffer.
+    #[error(
+        "bytes {start}..{end} of a buffer of {buffer_bytes}; a grant opens at least one byte inside it"
+    )]
+    BadRange {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Bytes of the buffer.
+        buffer_bytes: usize,
+    },
+    /// Rights that allow nothing.
+    #[error("a grant without any right; give read, write or atomic")]
+    NoRights,
+    /// The buffer is another context's, or another engine's.
+    #[error("the buffer does not belong to this context")]
+    ForeignBuffer,
+    /// The holder's session has ended, or its lane is down.
+    #[error("no session stands with the holder's engine; look its context up again after PeerUp")]
+    NoSession,
+    /// The holder is gone.
+    #[error("the holder is gone")]
+    HolderGone,
+    /// A limit.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+/// Why a grant could not be revoked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RevokeError {
+    /// The grant has ended.
+    #[error("the grant has ended already")]
+    Stale,
+    /// The grant is of another context.
+    #[error("the grant belongs to another context")]
+    NotOwner,
+}
+
+/// Why a flush was not started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// The context is closed or being reclaimed.
+    #[error("the context is closed")]
+    ContextClosed,
+    /// As many flushes as the engine follows are under way.
+    #[error("{limit} flushes are under way; wait for one to end")]
+    TooMany {
+        /// The most.
+        limit: usize,
+    },
+}
+
+/// Why an operation was not accepted. It gets no completion.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The context is closed or being reclaimed.
+    #[error("the context is closed")]
+    ContextClosed,
+    /// The import was taken back.
+    #[error("the import was revoked")]
+    Revoked,
+    /// The import is not this context's, or its name is stale.
+    #[error("no such import of this context")]
+    NoSuchImport,
+    /// The import does not allow this.
+    #[error("the import does not allow {0}")]
+    NotAllowed(&'static str),
+    /// The remote range leaves the import.
+    #[error("{len} bytes at {offset} leave the import of {import_bytes} bytes")]
+    OutsideImport {
+        /// First byte, in the import.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the import.
+        import_bytes: u64,
+    },
+    /// The local range leaves the buffer.
+    #[error("bytes {start}..{end} of a buffer of {buffer_bytes}")]
+    OutsideBuffer {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// Bytes of the buffer.
+        buffer_bytes: usize,
+    },
+    /// More local ranges than an operation has.
+    #[error("{given} local ranges, at most {most} fit")]
+    TooManyRanges {
+        /// How many were given.
+        given: usize,
+        /// How many fit.
+        most: usize,
+    },
+    /// The buffer is another context's, or another engine's.
+    #[error("the buffer does not belong to this context")]
+    ForeignBuffer,
+    /// An atomic's address is not a multiple of 8.
+    #[error("an atomic at {address:#x}; its address must be a multiple of 8")]
+    Misaligned {
+        /// The address at the owner.
+        address: u64,
+    },
+    /// The device has no atomics.
+    #[error("the device has no atomics through a grant")]
+    NoAtomics,
+    /// The message is longer than its receiver takes.
+    #[error("a message of {len} bytes, {most} fit; {remedy}")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes that fit.
+        most: usize,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The target context is gone.
+    #[error("the target context is gone")]
+    ContextGone,
+    /// No session stands with the target's engine.
+    #[error("no session stands with the target's engine; look its context up again after PeerUp")]
+    NoSession,
+    /// A limit: wait for completions. [`Event::Writable`](crate::Event::Writable) tells when there is room.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}

@@ -1,0 +1,186 @@
+//! What a context, and what the engine's owner, is told.
+
+use keyfence_mempool::buf::Buf;
+
+use crate::ids::{ContextId, Epoch, GrantId, ImportId, LcoreId, PeerId, RemoteContext};
+use crate::op::OpDone;
+use keyfence_pmd::Rights;
+
+/// A peer's grant, as its holder sees it. The key itself stays with the runtime.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Import {
+    /// Its name here.
+    pub id: ImportId,
+    /// Whose memory it is.
+    pub owner: RemoteContext,
+    /// Bytes that it opens.
+    pub len: u64,
+    /// What it allows.
+    pub rights: Rights,
+}
+
+/// A received message. The bytes stay in the buffer they landed in; dropping the message gives the buffer back and lets its
+/// sender send one more.
+#[derive(Debug)]
+pub struct Message {
+    from: RemoteContext,
+    buf: Buf,
+    start: usize,
+    len: usize,
+}
+
+impl Message {
+    pub(crate) fn new(from: RemoteContext, buf: Buf, start: usize, len: usize) -> Self {
+        assert!(
+            start + len <= buf.capacity(),
+            "a message lies in its buffer"
+        );
+        Self {
+            from,
+            buf,
+            start,
+            len,
+        }
+    }
+
+    /// The sender. Good for an answer.
+    #[must_use]
+    pub fn from(&self) -> RemoteContext {
+        self.from
+    }
+
+    /// Bytes of payload.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `into.len()` bytes from `offset` on, or returns false and copies nothing if the message has fewer.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) -> bool {
+        let fits = offset
+            .checked_add(into.len())
+            .is_some_and(|end| end <= self.len);
+        fits && self.buf.read_at(self.start + offset, into).is_ok()
+    }
+}
+
+/// What a context is told, on its lcore, in the order in which it happened there.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// An operation ended.
+    Completed(OpDone),
+    /// A message came.
+    Message(Message),
+    /// A peer's write with immediate has landed in memory of this grant.
+    Landed {
+        /// Whose range.
+        grant: GrantId,
+        /// The writer's number.
+        immediate: u32,
+        /// Bytes written.
+        bytes: u64,
+    },
+    /// A peer's context opened memory to this one.
+    Granted(Import),
+    /// An import was taken back: new operations by it fail, those in flight run down. Says nothing about memory.
+    Revoked(ImportId),
+    /// No access by this grant's key goes on or comes. Its memory may be reused.
+    Zapped(GrantId),
+    /// The end of this grant's key could not be proven in time; its memory is not reused.
+    GrantQuarantined(GrantId),
+    /// A flush ended: everything retired before it is proven ended, but for `quarantined` keys.
+    Flushed {
+        /// The caller's token.
+        token: u64,
+        /// Keys that it could not prove ended.
+        quarantined: u32,
+    },
+    /// The answer to a look-up; `None` if no such context lives there.
+    Resolved {
+        /// The caller's token.
+        token: u64,
+        /// The context.
+        context: Option<RemoteContext>,
+    },
+    /// There is room again after a refused submission.
+    Writable,
+    /// A context of a peer is gone, its memory proven or in quarantine. Sends to it end as `ContextGone`.
+    ContextGone(RemoteContext),
+    /// A session with a peer stands.
+    PeerUp(PeerId),
+    /// A session ended for good, everything that was granted in it is proven ended or in quarantine.
+    PeerDown(PeerId),
+}
+
+/// Why something ended in quarantine rather than proven.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QuarantineReason {
+    /// A key or an operation was not proven ended within the bound.
+    Unproven,
+    /// A buffer, message or client of the context is still held somewhere.
+    HandleHeld,
+    /// A target of its operations has not confirmed.
+    Unconfirmed,
+}
+
+/// What the engine's owner is told, by [`Engine::poll_event`](crate::Engine::poll_event).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum EngineEvent {
+    /// A context was opened.
+    Opened {
+        /// Its name in the engine.
+        context: ContextId,
+        /// Its name for look-ups.
+        name: String,
+    },
+    /// A context could not be opened.
+    OpenFailed {
+        /// Its name for look-ups.
+        name: String,
+        /// What was in the way, and the limit.
+        why: String,
+    },
+    /// A context's memory is proven free of late accesses and was given back.
+    Reclaimed {
+        /// The context.
+        context: ContextId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// From its cordon to now.
+        took_ns: u64,
+        /// Own operations posted and not completed at its cordon.
+        ops_in_flight: u32,
+    },
+    /// A context ended, but some of it stays in quarantine.
+    Quarantined {
+        /// The context.
+        context: ContextId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Keys not proven ended.
+        keys: u32,
+        /// Bytes not reused.
+        bytes: u64,
+        /// Why.
+        why: QuarantineReason,
+    },
+    /// A service panicked; its context is being reclaimed.
+    ServicePanicked {
+        /// The context.
+        context: ContextId,
+    },
+    /// A session with a peer stands on all its lanes.
+    PeerUp(PeerId),
+    /// A session ended for good.
+    PeerDown(PeerId),
+    /// An lcore's thread ended by a panic.
+    LcoreDied(LcoreId),
+}

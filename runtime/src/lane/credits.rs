@@ -1,0 +1,224 @@
+//! Credits: room at the receiver, as absolute counters, so that a lost or repeated notice does no harm.
+//!
+//! A lane's credits count its peer's posted receives. They are given out in three classes, so that requests cannot use up what
+//! answers need, and messages cannot use up what either needs: a reclaim never starves behind traffic.
+
+/// Who asks for a receive at the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// An application's message.
+    Message,
+    /// A frame that asks for something: grant, revoke, look-up.
+    Request,
+    /// A frame that answers or gives back.
+    Answer,
+}
+
+/// The most that is kept back for each class above another one: receives, or send-queue slots.
+const MAX_RESERVE: u32 = 8;
+
+impl Class {
+    /// How many of `depth` slots this class leaves to the ones above it: a quarter for each, on a short queue.
+    pub const fn leaves(self, depth: u32) -> u32 {
+        let reserve = if depth / 4 < MAX_RESERVE {
+            depth / 4
+        } else {
+            MAX_RESERVE
+        };
+        match self {
+            Self::Message => 2 * reserve,
+            Self::Request => reserve,
+            Self::Answer => 0,
+        }
+    }
+}
+
+/// The sending side: receives that the peer has posted, ever, against frames sent, ever. Both modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SendCredits {
+    sent: u32,
+    limit: u32,
+}
+
+impl SendCredits {
+    /// Before the peer's first word: the receives that the handshake promises.
+    pub fn new(initial: u32) -> Self {
+        Self {
+            sent: 0,
+            limit: initial,
+        }
+    }
+
+    /// Receives that are posted at the peer and not spoken for.
+    pub fn room(&self) -> u32 {
+        self.limit.wrapping_sub(self.sent)
+    }
+
+    /// Whether one more frame of `class` may be sent to a peer that keeps `depth` receives posted.
+    pub fn allows(&self, class: Class, depth: u32) -> bool {
+        self.room() > class.leaves(depth)
+    }
+
+    /// Takes one receive at the peer.
+    pub fn spend(&mut self) {
+        assert!(
+            self.room() > 0,
+            "a frame is sent only into a posted receive"
+        );
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Takes the peer's absolute count. One that goes back, or leaps by more than `most` receives, is refused.
+    pub fn raise(&mut self, limit: u32, most: u32) -> bool {
+        let grown = limit.wrapping_sub(self.limit);
+        if grown > most {
+            return limit.wrapping_sub(self.sent) <= most;
+        }
+        if limit.wrapping_sub(self.sent) > most {
+            return false;
+        }
+        self.limit = limit;
+        true
+    }
+}
+
+/// The credits of one remote context on one lane: its messages that we may have unconsumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ContextCredits {
+    /// The generation that the counters belong to.
+    pub generation: u32,
+    /// Whether that generation is known to be gone.
+    pub gone: bool,
+    credits: SendCredits,
+}
+
+impl ContextCredits {
+    /// The counters for `generation`: fresh ones, with `initial` room, if it is another than before.
+    pub fn for_generation(&mut self, generation: u32, initial: u32) -> &mut Self {
+        if self.generation != generation {
+            *self = Self {
+                generation,
+                gone: false,
+                credits: SendCredits::new(initial),
+            };
+        }
+        self
+    }
+
+    /// Whether one more message may be sent.
+    pub fn has_room(&self) -> bool {
+        self.credits.room() > 0
+    }
+
+    /// Counts one message.
+    pub fn spend(&mut self) {
+        self.credits.spend();
+    }
+
+    /// Takes the peer's absolute limit; false if it is nonsense.
+    pub fn raise(&mut self, limit: u32, most: u32) -> bool {
+        self.credits.raise(limit, most)
+    }
+}
+
+/// The receiving side of one context on one lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReceiveWindow {
+    /// Messages delivered, ever, modulo 2^32.
+    pub received: u32,
+    /// Messages given back, ever, modulo 2^32.
+    pub consumed: u32,
+    /// The limit that the peer was told last.
+    pub announced: u32,
+}
+
+impl ReceiveWindow {
+    /// A window of `messages`, as the handshake promised.
+    pub fn new(messages: u32) -> Self {
+        Self {
+            received: 0,
+            consumed: 0,
+            announced: messages,
+        }
+    }
+
+    /// Whether the sender kept to its limit with one more message.
+    pub fn admits(&self) -> bool {
+        self.announced.wrapping_sub(self.received) > 0
+    }
+
+    /// The limit to announce now, if it has grown by at least half of the window.
+    pub fn due(&self, messages: u32) -> Option<u32> {
+        let limit = self.consumed.wrapping_add(messages);
+        (limit.wrapping_sub(self.announced) * 2 >= messages && limit != self.announced)
+            .then_some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_keep_a_reserve_for_those_above() {
+        for (depth, reserve) in [(4, 1), (32, 8), (256, 8)] {
+            let mut credits = SendCredits::new(2 * reserve + 1);
+            assert!(credits.allows(Class::Message, depth));
+            credits.spend();
+            assert!(!credits.allows(Class::Message, depth));
+            assert!(credits.allows(Class::Request, depth));
+            for _ in 0..reserve {
+                credits.spend();
+            }
+            assert!(!credits.allows(Class::Request, depth));
+            assert!(credits.allows(Class::Answer, depth));
+        }
+    }
+
+    #[test]
+    fn a_limit_is_absolute_and_checked() {
+        let mut credits = SendCredits::new(4);
+        credits.spend();
+        assert!(credits.raise(5, 4));
+        assert!(credits.raise(5, 4), "a repeated notice is harmless");
+        assert_eq!(credits.room(), 4);
+        assert!(!credits.raise(100, 4), "a leap is nonsense");
+        assert!(credits.raise(4, 4), "an old notice is ignored");
+        assert_eq!(credits.room(), 4);
+    }
+
+    #[test]
+    fn counters_survive_the_wrap() {
+        let mut credits = SendCredits {
+            sent: u32::MAX,
+            limit: 0,
+        };
+        assert_eq!(credits.room(), 1);
+        credits.spend();
+        assert_eq!(credits.room(), 0);
+        assert!(credits.raise(2, 8));
+        assert_eq!(credits.room(), 2);
+    }
+
+    #[test]
+    fn a_new_generation_starts_afresh() {
+        let mut credits = ContextCredits::default();
+        credits.for_generation(3, 1).spend();
+        assert!(!credits.has_room());
+        assert!(credits.for_generation(4, 1).has_room());
+    }
+
+    #[test]
+    fn a_window_is_announced_by_halves() {
+        let mut window = ReceiveWindow::new(4);
+        for _ in 0..4 {
+            assert!(window.admits());
+            window.received += 1;
+        }
+        assert!(!window.admits());
+        window.consumed = 1;
+        assert_eq!(window.due(4), None);
+        window.consumed = 2;
+        assert_eq!(window.due(4), Some(6));
+    }
+}

@@ -1,0 +1,146 @@
+//! What is posted on a lane and not yet proven executed, in the order of posting.
+//!
+//! A queue pair completes in order, so the success of one request proves each before it, a swallowed or unsignaled completion included
+//! (REQUIREMENTS R3). A failure proves nothing: what stands here then ends with the queue pair's destruction.
+
+use crate::ids::Epoch;
+
+/// What one posted work request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flight {
+    /// Part of an application's operation.
+    Slice {
+        /// The operation's slot.
+        op: u32,
+        /// Bytes of this part.
+        bytes: u32,
+    },
+    /// A control frame, or the frame of a message whose operation is told apart by its own slice.
+    Frame,
+    /// The bind of a grant's key.
+    Bind {
+        /// The grant's slot.
+        key: u32,
+    },
+    /// The invalidation of a grant's key.
+    Invalidate {
+        /// The grant's slot.
+        key: u32,
+    },
+    /// An invalidation whose completion is of no interest any more (planted faults alone).
+    Ignored,
+    /// The signaled request behind the last own operation of an epoch.
+    Closing {
+        /// The epoch.
+        epoch: Epoch,
+    },
+}
+
+/// The posted requests of one lane. Sequence numbers count from 0 and never wrap (64 bits).
+#[derive(Debug)]
+pub struct Inflight {
+    ring: Box<[Flight]>,
+    first: u64,
+    next: u64,
+    flushed: u64,
+}
+
+impl Inflight {
+    /// Room for `depth` requests, at least 1.
+    pub fn new(depth: usize) -> Self {
+        assert!(depth > 0, "a lane posts at least one request");
+        Self {
+            ring: vec![Flight::Frame; depth].into_boxed_slice(),
+            first: 0,
+            next: 0,
+            flushed: 0,
+        }
+    }
+
+    /// Requests that may still be posted.
+    pub fn room(&self) -> usize {
+        self.ring.len() - self.len()
+    }
+
+    /// Requests posted and not proven executed.
+    pub fn len(&self) -> usize {
+        (self.next - self.first) as usize
+    }
+
+    /// Counts a request that failed or was flushed. It stays in the books until its queue pair is destroyed.
+    pub fn note_flushed(&mut self) {
+        self.flushed += 1;
+    }
+
+    /// Whether every request in the books has failed or was flushed: nothing more will come.
+    pub fn all_flushed(&self) -> bool {
+        self.flushed >= self.len() as u64
+    }
+
+    /// The sequence number that the next request will get.
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// Notes a request as posted.
+    pub fn push(&mut self, flight: Flight) -> u64 {
+        assert!(self.room() > 0, "a full send queue is seen before the post");
+        let sequence = self.next;
+        self.ring[self.index(sequence)] = flight;
+        self.next += 1;
+        sequence
+    }
+
+    /// Takes the oldest request that the success of `sequence` proves executed; `None` when all are taken or `sequence` was never posted.
+    pub fn take_proven(&mut self, sequence: u64) -> Option<(u64, Flight)> {
+        if sequence >= self.next || self.first > sequence {
+            return None;
+        }
+        self.take_first()
+    }
+
+    /// Takes the oldest request, proven by other means: the destruction of its queue pair.
+    pub fn take_first(&mut self) -> Option<(u64, Flight)> {
+        if self.first == self.next {
+            return None;
+        }
+        let sequence = self.first;
+        self.first += 1;
+        Some((sequence, self.ring[self.index(sequence)]))
+    }
+
+    fn index(&self, sequence: u64) -> usize {
+        (sequence % self.ring.len() as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r3_a_later_success_proves_all_before_it() {
+        let mut flights = Inflight::new(4);
+        for key in 0..4 {
+            flights.push(Flight::Bind { key });
+        }
+        assert_eq!(flights.room(), 0);
+        let mut proven = Vec::new();
+        while let Some((sequence, flight)) = flights.take_proven(2) {
+            proven.push((sequence, flight));
+        }
+        assert_eq!(proven.len(), 3);
+        assert_eq!(proven[2], (2, Flight::Bind { key: 2 }));
+        assert_eq!(flights.len(), 1);
+    }
+
+    #[test]
+    fn an_old_or_unknown_sequence_proves_nothing() {
+        let mut flights = Inflight::new(2);
+        flights.push(Flight::Frame);
+        assert_eq!(flights.take_proven(7), None);
+        assert!(flights.take_proven(0).is_some());
+        assert_eq!(flights.take_proven(0), None);
+        assert_eq!(flights.take_first(), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! Lanes: one queue pair between an lcore here and an lcore of a peer, shared by all contexts of both.
+
+pub mod credits;
+pub mod inflight;
+pub mod queue;
+
+use std::collections::VecDeque;
+
+use keyfence_mempool::buf::Buf;
+use keyfence_pmd::{QpId, ReceiveRequest, Rkey, Window, WorkRequest};
+
+use crate::context::ops::OpQueue;
+use crate::grant::import::PeerGrant;
+use crate::ids::{Epoch, LcoreId, PeerId};
+use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
+use crate::lane::inflight::Inflight;
+use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
+
+/// Where a lane is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LanePhase {
+    /// Its receives are posted; the connection is being made.
+    Attached,
+    /// Connected; our hello is under way, the peer's has not come.
+    Greeting,
+    /// Both hellos are in: it carries traffic.
+    Up,
+    /// It broke, or its session ended: posted requests are being flushed.
+    Draining {
+        /// When draining gives up waiting for completions.
+        until_ns: u64,
+    },
+    /// Drained: its windows and its queue pair are being ended by the control side.
+    Ending,
+}
+
+/// What a lane keeps of one context that lives on its lcore.
+#[derive(Clone, Copy, Debug)]
+pub struct ContextOnLane {
+    /// Operations that wait, in order.
+    pub queue: OpQueue,
+    /// Whether the context stands in the lane's turn queue.
+    pub queued: bool,
+    /// Bytes that it may post in this turn.
+    pub deficit_bytes: u64,
+    /// Own work requests posted and not proven executed.
+    pub posted: u32,
+    /// Messages for it.
+    pub window: ReceiveWindow,
+    /// The generation that `window` belongs to.
+    pub window_generation: u32,
+}
+
+/// A fence that the peer asked for: an epoch of its grants, of which some are imports here with operations posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// The peer's epoch.
+    pub epoch: Epoch,
+    /// Imports whose operations still run down.
+    pub waiting: u32,
+    /// Whether the peer has named all grants of it.
+    pub complete: bool,
+}
+
+/// Sizes of a lane's tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneSizes {
+    /// Work requests posted.
+    pub send_depth: usize,
+    /// Receives posted.
+    pub receive_depth: usize,
+    /// Contexts of this lcore.
+    pub contexts: usize,
+    /// Epochs that may be fenced at a time.
+    pub fences: usize,
+    /// Control frames that may wait, each class.
+    pub frames: usize,
+}
+
+/// What a lane is told at its making.
+#[derive(Clone, Debug)]
+pub struct LaneSetup {
+    /// Its queue pair.
+    pub qp: QpId,
+    /// The peer.
+    pub peer: PeerId,
+    /// The session.
+    pub session: u32,
+    /// Its number between the two lcores.
+    pub number: u16,
+    /// The lcore at the other end.
+    pub peer_lcore: LcoreId,
+    /// Whether this side asked for the connection.
+    pub connecting: bool,
+    /// Its windows, allocated after the queue pair.
+    pub windows: Vec<Window>,
+    /// Sizes.
+    pub sizes: LaneSizes,
+}
+
+/// One lane, owned by its lcore.
+#[derive(Debug)]
+pub struct Lane {
+    /// Its queue pair.
+    pub qp: QpId,
+    /// The peer.
+    pub peer: PeerId,
+    /// The session.
+    pub session: u32,
+    /// Its number between the two lcores.
+    pub number: u16,
+    /// The lcore at the other end.
+    pub peer_lcore: LcoreId,
+    /// Whether this side asked for the connection.
+    pub connecting: bool,
+    /// Where it is in its life.
+    pub phase: LanePhase,
+    /// What is posted.
+    pub inflight: Inflight,
+    /// What is to be posted, in order: noted in `inflight` already, not yet taken by the device.
+    pub staged: Vec<WorkRequest>,
+    /// Bytes of operations posted and not proven executed.
+    pub posted_bytes: u64,
+    /// Receives at the peer.
+    pub credits: SendCredits,
+    /// Receives that the peer keeps posted, as its hello said.
+    pub peer_receive_depth: u32,
+    /// Messages that a context of the peer takes, as its hello said.
+    pub peer_messages: u32,
+    /// Bytes of the longest frame that the peer takes.
+    pub peer_frame_bytes: u32,
+    /// Receives posted here, ever, modulo 2^32.
+    pub receives_posted: u32,
+    /// What the peer was told of that last.
+    pub receives_announced: u32,
+    /// The buffers of the posted receives.
+    pub receives: Box<[Option<Buf>]>,
+    /// Receive slots without a buffer.
+    pub empty_receives: Vec<u32>,
+    /// Contexts with operations that may be posted.
+    pub turns: TurnQueue,
+    /// Contexts whose oldest operation waits for a credit.
+    pub starved: TurnQueue,
+    /// Per context of this lcore.
+    pub contexts: Box<[ContextOnLane]>,
+    /// Per context of the peer's lcore.
+    pub peer_contexts: Box<[ContextCredits]>,
+    /// Per grant of the peer's lcore.
+    pub peer_grants: Box<[PeerGrant]>,
+    /// Epochs of the peer under fence.
+    pub fences: Vec<Fence>,
+    /// Control frames that wait.
+    pub control: ControlQueue,
+    /// What ends epochs, to be posted in this order.
+    pub closing: VecDeque<Closing>,
+    /// Windows.
+    pub windows: Box<[LaneWindow]>,
+    /// Windows that are not bound, and whose last key is dead.
+    pub free_windows: Vec<u32>,
+    /// Messages sent on it, modulo 2^32.
+    pub messages_sent: u32,
+    /// Receives to be posted, not yet taken by the device.
+    pub staged_receives: Vec<ReceiveRequest>,
+    /// When the peer's lcore gave its last sign of life.
+    pub heard_ns: u64,
+    /// When it was given ours.
+    pub kept_alive_ns: u64,
+    /// Whether the peer's hello is in.
+    pub greeted: bool,
+    /// Receives that were flushed.
+    pub flushed_receives: u32,
+    /// Whether the queue pair is in error.
+    pub in_error: bool,
+    /// Whether the queue pair is destroyed.
+    pub destroyed: bool,
+    /// Whether the reclaim machine has nothing more to do with it.
+    pub free: bool,
+    /// Number of the last keep-alive.
+    pub keepalives: u32,
+}
+
+/// A window of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneWindow {
+    /// The device's.
+    pub window: Window,
+    /// The tag of the next bind.
+    pub next_tag: u8,
+    /// Whether it was given to the control side to be deallocated.
+    pub deallocated: bool,
+    /// With a planted fault alone: the key that was not invalidated when it should have been.
+    pub stale: Option<Rkey>,
+}
+
+impl LaneWindow {
+    /// The key of the next bind.
+    pub fn key(&self) -> Rkey {
+        self.window.rkey.with_tag(self.next_tag)
+    }
+}
+
+impl Lane {
+    /// A lane whose queue pair exists. Everything is allocated here, by the control thread.
+    pub fn new(setup: LaneSetup, tag_seed: u64) -> Self {
+        let LaneSizes {
+            send_depth,
+            receive_depth,
+            contexts,
+            fences,
+            frames,
+        } = setup.sizes;
+        let on_lane = ContextOnLane {
+            queue: OpQueue::EMPTY,
+            queued: false,
+            deficit_bytes: 0,
+            posted: 0,
+            window: ReceiveWindow::default(),
+            window_generation: 0,
+        };
+        let windows = lane_windows(setup.windows, tag_seed);
+        Self {
+            qp: setup.qp,
+            peer: setup.peer,
+            session: setup.session,
+            number: setup.number,
+            peer_lcore: setup.peer_lcore,
+            connecting: setup.connecting,
+            phase: LanePhase::Attached,
+            inflight: Inflight::new(send_depth),
+            staged: Vec::with_capacity(send_depth),
+            posted_bytes: 0,
+            credits: SendCredits::new(0),
+            peer_receive_depth: 0,
+            peer_messages: 0,
+            peer_frame_bytes: 0,
+            receives_posted: 0,
+            receives_announced: 0,
+            receives: (0..receive_depth).map(|_| None).collect(),
+            empty_receives: (0..receive_depth as u32).rev().collect(),
+            turns: TurnQueue::new(contexts),
+            starved: TurnQueue::new(contexts),
+            contexts: vec![on_lane; contexts].into_boxed_slice(),
+            peer_contexts: Box::default(),
+            peer_grants: Box::default(),
+            fences: Vec::with_capacity(fences),
+            control: ControlQueue::new(frames),
+            closing: VecDeque::with_capacity(2 * fences),
+            free_windows: (0..windows.len() as u32).rev().collect(),
+            windows,
+            messages_sent: 0,
+            staged_receives: Vec::with_capacity(receive_depth),
+            heard_ns: 0,
+            kept_alive_ns: 0,
+            greeted: false,
+            flushed_receives: 0,
+            in_error: false,
+            destroyed: false,
+            free: false,
+            keepalives: 0,
+        }
+    }
+
+    /// Whether operations may be posted on it.
+    pub fn is_up(&self) -> bool {
+        self.phase == LanePhase::Up
+    }
+
+    /// Whether it still works or will: it has not broken.
+    pub fn is_sound(&self) -> bool {
+        matches!(
+            self.phase,
+            LanePhase::Attached | LanePhase::Greeting | LanePhase::Up
+        )
+    }
+
+    /// Puts a context into the turn queue, once.
+    pub fn enqueue_turn(&mut self, context: u16) {
+        let on_lane = &mut self.contexts[context as usize];
+        if !on_lane.queued {
+            on_lane.queued = true;
+            self.turns.push(context);
+        }
+    }
+
+    /// Queues what ends an epoch; the same once only.
+    pub fn close_with(&mut self, closing: Closing) {
+        if !self.closing.contains(&closing) {
+            self.closing.push_back(closing);
+        }
+    }
+
+    /// Whether each posted request and each receive has been flushed or completed.
+    pub fn is_flushed(&self) -> bool {
+        let posted = self.receives.iter().flatten().count();
+        self.inflight.all_flushed() && self.flushed_receives as usize >= posted
+    }
+
+    /// Lets the contexts that waited for a credit try again.
+    pub fn wake_starved(&mut self) {
+        while let Some(context) = self.starved.pop() {
+            self.turns.push(context);
+        }
+    }
+}
+
+/// The windows with a first tag each that nobody can guess from the last session's (R8: tags start at random).
+fn lane_windows(windows: Vec<Window>, tag_seed: u64) -> Box<[LaneWindow]> {
+    windows
+        .into_iter()
+        .zip(0_u64..)
+        .map(|(window, index)| LaneWindow {
+            window,
+            next_tag: mix(tag_seed ^ index) as u8,
+            deallocated: false,
+            stale: None,
+        })
+        .collect()
+}
+
+/// A bijective mixing of 64 bits (the finalizer of SplitMix64, Steele et al. 2014).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

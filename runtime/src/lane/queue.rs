@@ -1,0 +1,158 @@
+//! What waits on a lane: contexts for their turn, control frames for a send slot and a credit.
+
+use std::collections::VecDeque;
+
+use crate::ids::{ContextId, Epoch, GrantId};
+
+/// Contexts in the order of their turns. Holds each at most once, so its room is the number of contexts.
+#[derive(Debug)]
+pub struct TurnQueue(VecDeque<u16>);
+
+impl TurnQueue {
+    /// Room for `contexts`.
+    pub fn new(contexts: usize) -> Self {
+        Self(VecDeque::with_capacity(contexts))
+    }
+
+    /// Appends a context that is in no turn queue of the lane.
+    pub fn push(&mut self, context: u16) {
+        assert!(
+            self.0.len() < self.0.capacity(),
+            "a context stands in one turn queue once"
+        );
+        self.0.push_back(context);
+    }
+
+    /// Puts a context in front: its turn was cut short by a full lane.
+    pub fn push_front(&mut self, context: u16) {
+        self.0.push_front(context);
+    }
+
+    /// The next.
+    pub fn pop(&mut self) -> Option<u16> {
+        self.0.pop_front()
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A frame that asks for something. Encoded when it is posted, so that what it says is true then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// The first frame.
+    Hello,
+    /// A look-up in the pending table.
+    Lookup {
+        /// Its slot there.
+        pending: u32,
+    },
+    /// The bind of a grant's key, and the grant behind it.
+    Grant(GrantId),
+    /// Revoke the keys of an epoch on this lane.
+    Revoke(Epoch),
+    /// A sign of life.
+    KeepAlive,
+}
+
+/// A frame that answers or gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// To a look-up.
+    LookupReply {
+        /// The asker's number.
+        request: u32,
+        /// The context, if there is one.
+        found: Option<ContextId>,
+    },
+    /// All imports of an epoch are fenced.
+    Revoked(Epoch),
+    /// A grant's holder does not live here.
+    Refused(GrantId),
+    /// The holder of an import died.
+    ImportDropped(GrantId),
+    /// A context takes more messages.
+    Credit {
+        /// Its slot.
+        context: u16,
+    },
+    /// The peer's receives that were posted again, when no other frame tells it.
+    LaneCredit,
+    /// A context is gone.
+    ContextGone {
+        /// Its name.
+        context: ContextId,
+        /// Keys in quarantine.
+        keys: u32,
+        /// Bytes in quarantine.
+        bytes: u64,
+    },
+}
+
+/// What ends an epoch on a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closing {
+    /// The invalidations of its keys.
+    Chain(Epoch),
+    /// One signaled request behind its own operations.
+    Lone(Epoch),
+}
+
+/// The control frames that wait, by class.
+#[derive(Debug)]
+pub struct ControlQueue {
+    requests: VecDeque<Request>,
+    answers: VecDeque<Answer>,
+}
+
+impl ControlQueue {
+    /// Room for `frames` of each class; the runtime's limits bound both.
+    pub fn new(frames: usize) -> Self {
+        Self {
+            requests: VecDeque::with_capacity(frames),
+            answers: VecDeque::with_capacity(frames),
+        }
+    }
+
+    /// Appends a request.
+    pub fn ask(&mut self, request: Request) {
+        assert!(
+            self.requests.len() < self.requests.capacity(),
+            "the table that a request is of bounds them"
+        );
+        self.requests.push_back(request);
+    }
+
+    /// Puts a request in front again: what is left of one that took more than a frame.
+    pub fn ask_again(&mut self, request: Request) {
+        self.requests.push_front(request);
+    }
+
+    /// Appends an answer; false if the peer asked faster than it took answers, and nothing is queued.
+    #[must_use]
+    pub fn answer(&mut self, answer: Answer) -> bool {
+        let fits = self.answers.len() < self.answers.capacity();
+        if fits {
+            self.answers.push_back(answer);
+        }
+        fits
+    }
+
+    /// The next request.
+    pub fn next_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// The next answer.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// Drops all: the lane ends.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        self.answers.clear();
+    }
+}

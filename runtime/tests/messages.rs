@@ -1,0 +1,124 @@
+//! Messages: order, credits, back-pressure.
+
+mod pair;
+
+use keyfence::ids::{PeerId, RemoteContext};
+use keyfence::{Event, Message, Status, SubmitError};
+use pair::{Pair, Puppet, Slot};
+
+fn two() -> (
+    Pair<keyfence::pmd::soft::SoftDevice>,
+    Puppet,
+    Puppet,
+    RemoteContext,
+) {
+    let mut pair = Pair::new();
+    let from = pair.left.puppet(0, "from");
+    let to = pair.right.puppet(0, "to");
+    pair.steps(10);
+    from.act(|cx| cx.lookup(PeerId(0), "to", 0).unwrap());
+    let mut found = None;
+    pair.until(|_| {
+        if let Some(Event::Resolved { context, .. }) = from.next_event() {
+            found = context;
+        }
+        found.is_some()
+    });
+    (pair, from, to, found.unwrap())
+}
+
+#[test]
+fn messages_come_in_order_and_none_is_lost() {
+    let (mut pair, from, to, remote) = two();
+    let mut expected = 0_u64;
+    for number in 0..300_u64 {
+        from.act(move |cx| cx.send(remote, &number.to_le_bytes(), number).unwrap());
+    }
+    pair.until(|_| {
+        while let Some(event) = to.next_event() {
+            if let Event::Message(message) = event {
+                let mut bytes = [0; 8];
+                assert!(message.read_at(0, &mut bytes));
+                assert_eq!(u64::from_le_bytes(bytes), expected);
+                expected += 1;
+            }
+        }
+        expected == 300
+    });
+    pair.steps(100);
+    let done = from.events();
+    assert_eq!(done.len(), 300);
+    assert!(
+        done.iter()
+            .all(|event| matches!(event, Event::Completed(op) if op.status == Status::Ok))
+    );
+    assert_eq!(
+        pair.right.engine.receives_in_use(),
+        2 * 64,
+        "what the lanes have posted"
+    );
+}
+
+#[test]
+fn b10_a_receiver_that_keeps_its_messages_stops_its_sender_alone() {
+    let (mut pair, from, to, remote) = two();
+    let other = pair.left.puppet(0, "other");
+    let listener = pair.right.puppet(0, "listener");
+    pair.steps(10);
+    other.act(|cx| cx.lookup(PeerId(0), "listener", 9).unwrap());
+    let mut listener_id = None;
+    pair.until(|_| {
+        if let Some(Event::Resolved { token: 9, context }) = other.next_event() {
+            listener_id = context;
+        }
+        listener_id.is_some()
+    });
+    let mut kept: Vec<Message> = Vec::new();
+    for _ in 0..64 {
+        from.act(move |cx| cx.send(remote, b"flood", 1).unwrap());
+    }
+    let refused = Slot::new();
+    let error = refused.clone();
+    from.act(move |cx| error.set((0..64).find_map(|_| cx.send(remote, b"more", 2).err())));
+    pair.steps(500);
+    kept.extend(to.events().into_iter().filter_map(|event| match event {
+        Event::Message(message) => Some(message),
+        _ => None,
+    }));
+    assert_eq!(kept.len(), 8, "the window of one context");
+    assert!(matches!(
+        refused.take().unwrap(),
+        Some(SubmitError::Limit(_))
+    ));
+    let listener_id = listener_id.unwrap();
+    for number in 0..100_u64 {
+        other.act(move |cx| cx.send(listener_id, &number.to_le_bytes(), number).unwrap());
+    }
+    let mut heard = 0;
+    pair.until(|_| {
+        heard += listener
+            .events()
+            .iter()
+            .filter(|event| matches!(event, Event::Message(_)))
+            .count();
+        heard == 100
+    });
+    let before = from.events().len();
+    assert!(before < 64);
+    kept.clear();
+    let mut more = 0;
+    let mut writable = false;
+    pair.until(|_| {
+        more += to
+            .events()
+            .iter()
+            .filter(|event| matches!(event, Event::Message(_)))
+            .count();
+        writable |= from
+            .events()
+            .iter()
+            .any(|event| matches!(event, Event::Writable));
+        more >= 56
+    });
+    assert!(writable, "the sender hears that there is room again");
+}

@@ -1,0 +1,256 @@
+//! Two engines in one process, stepped by the test's own thread in virtual time: the same run every time.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use keyfence::config::{MemoryConfig, PoolConfig, Timeouts};
+use keyfence::ids::{ContextId, LcoreId};
+use keyfence::limits::Limits;
+use keyfence::pmd::Device;
+use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
+use keyfence::{Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Service, Work};
+
+/// What a scripted context was told, and what it is to do next.
+pub type Act = Box<dyn FnOnce(&mut Context<'_>) + Send>;
+
+#[derive(Default)]
+pub struct Shared {
+    acts: VecDeque<Act>,
+    events: VecDeque<Event>,
+}
+
+/// The test's handle of a context: acts are run in the context's next poll, events are collected.
+#[derive(Clone, Default)]
+pub struct Puppet(Arc<Mutex<Shared>>);
+
+impl Puppet {
+    pub fn act(&self, act: impl FnOnce(&mut Context<'_>) + Send + 'static) {
+        self.0.lock().unwrap().acts.push_back(Box::new(act));
+    }
+
+    pub fn next_event(&self) -> Option<Event> {
+        self.0.lock().unwrap().events.pop_front()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.0.lock().unwrap().events.drain(..).collect()
+    }
+}
+
+struct Strings(Puppet);
+
+impl Service for Strings {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Work {
+        let act = self.0.0.lock().unwrap().acts.pop_front();
+        match act {
+            Some(act) => {
+                act(cx);
+                Work::Busy
+            }
+            None => Work::Idle,
+        }
+    }
+
+    fn on_event(&mut self, _cx: &mut Context<'_>, event: Event) {
+        self.0.0.lock().unwrap().events.push_back(event);
+    }
+}
+
+pub struct Side<D: Device> {
+    pub engine: Engine<D>,
+    pub lcores: Vec<Lcore<D::Path>>,
+    pub events: Vec<EngineEvent>,
+}
+
+pub struct Pair<D: Device> {
+    pub left: Side<D>,
+    pub right: Side<D>,
+    pub now_ns: u64,
+}
+
+pub fn small_memory() -> MemoryConfig {
+    MemoryConfig {
+        arena_bytes: 32 << 20,
+        hugepages: keyfence_mempool::Policy::Off,
+        lock: keyfence_mempool::Policy::Off,
+        pools: vec![
+            PoolConfig {
+                buffer_bytes: 4096,
+                count: 512,
+            },
+            PoolConfig {
+                buffer_bytes: 1 << 20,
+                count: 12,
+            },
+        ],
+        receive_buffer_bytes: 2048,
+        ..MemoryConfig::default()
+    }
+}
+
+pub fn small_limits() -> Limits {
+    let mut limits = Limits {
+        contexts: 16,
+        grants: 256,
+        imports: 256,
+        ops_in_flight: 512,
+        windows: 64,
+        lanes: 2,
+        send_depth: 64,
+        receive_depth: 64,
+        ..Limits::default()
+    };
+    limits.context.messages = 8;
+    limits
+}
+
+pub fn builder(name: &str, peer: &str, lcores: u16) -> EngineBuilder {
+    EngineBuilder::new(name, lcores)
+        .memory(small_memory())
+        .limits(small_limits())
+        .timeouts(Timeouts::default())
+        .peer(peer, &format!("local:{peer}"), u32::from(lcores))
+        .seed(u128::from(name.len() as u64) << 64 | 7)
+}
+
+impl Pair<SoftDevice> {
+    pub fn new() -> Self {
+        let fabric = Fabric::new();
+        let device = || fabric.device(SoftConfig::default()).unwrap();
+        Self::on(
+            builder("left", "right", 1),
+            device(),
+            builder("right", "left", 1),
+            device(),
+        )
+    }
+}
+
+impl<D: Device> Pair<D> {
+    pub fn on(left: EngineBuilder, left_device: D, right: EngineBuilder, right_device: D) -> Self {
+        let side = |builder: EngineBuilder, device: D| {
+            let mut engine = builder.build(device).unwrap();
+            let lcores = (0..engine.lcores() as u16)
+                .map(|at| engine.take_lcore(LcoreId(at)).unwrap())
+                .collect();
+            Side {
+                engine,
+                lcores,
+                events: Vec::new(),
+            }
+        };
+        let mut pair = Self {
+            left: side(left, left_device),
+            right: side(right, right_device),
+            now_ns: 1,
+        };
+        let up = |side: &Side<D>| {
+            side.events
+                .iter()
+                .any(|event| matches!(event, EngineEvent::PeerUp(_)))
+        };
+        pair.until(|pair| up(&pair.left) && up(&pair.right));
+        pair
+    }
+
+    /// One step of everything, a microsecond long.
+    pub fn step(&mut self) {
+        self.step_for(1_000);
+    }
+
+    pub fn step_for(&mut self, ns: u64) {
+        self.now_ns += ns;
+        for side in [&mut self.left, &mut self.right] {
+            side.step(self.now_ns);
+        }
+    }
+
+    pub fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            self.step();
+        }
+    }
+
+    /// Steps until `done`, and fails after a number of steps that no right run needs.
+    pub fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..200_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("not done in 200000 steps");
+    }
+}
+
+impl<D: Device> Side<D> {
+    pub fn step(&mut self, now_ns: u64) {
+        for lcore in &mut self.lcores {
+            lcore.step(now_ns);
+        }
+        self.engine.control(now_ns);
+        while let Some(event) = self.engine.poll_event() {
+            self.events.push(event);
+        }
+    }
+
+    pub fn puppet(&mut self, lcore: u16, name: &str) -> Puppet {
+        let puppet = Puppet::default();
+        self.engine
+            .open(LcoreId(lcore), name, 1, Box::new(Strings(puppet.clone())))
+            .unwrap();
+        puppet
+    }
+
+    pub fn id_of(&self, name: &str) -> Option<ContextId> {
+        self.events.iter().rev().find_map(|event| match event {
+            EngineEvent::Opened {
+                context,
+                name: known,
+            } if known == name => Some(*context),
+            _ => None,
+        })
+    }
+
+    pub fn reclaimed(&self, context: ContextId) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event, EngineEvent::Reclaimed { context: known, .. } if *known == context))
+    }
+
+    pub fn stat(&self, name: &str) -> u64 {
+        let of = |lcore: &Lcore<D::Path>| {
+            let all = lcore.stats().xstats();
+            all.iter()
+                .find(|(known, _)| *known == name)
+                .unwrap_or_else(|| panic!("no counter {name}"))
+                .1
+        };
+        self.lcores.iter().map(of).sum()
+    }
+}
+
+/// A cell that an act fills and the test reads.
+pub struct Slot<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Slot<T> {
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+
+    pub fn set(&self, value: T) {
+        *self.0.lock().unwrap() = Some(value);
+    }
+
+    pub fn take(&self) -> Option<T> {
+        self.0.lock().unwrap().take()
+    }
+}
