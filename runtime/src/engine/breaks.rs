@@ -139,7 +139,6 @@ impl Core {
 
     /// The queue pair is destroyed: that ends everything that was posted on it.
     pub(super) fn qp_destroyed(&mut self, lane: LaneId) {
-        self.drive(reclaim::Event::QpDestroyed { lane });
         while let Some((_, flight)) = self.lane_mut(lane).inflight.take_first() {
             self.destroyed(lane, flight);
         }
@@ -148,6 +147,8 @@ impl Core {
                 self.end_unposted(op, Status::PeerLost);
             }
         }
+        // The operations have given back what they held: what the machine ends now can be released.
+        self.drive(reclaim::Event::QpDestroyed { lane });
         let entry = self.lane_mut(lane);
         entry.destroyed = true;
         for buf in &mut entry.receives {

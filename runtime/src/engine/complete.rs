@@ -78,10 +78,10 @@ impl Core {
     pub(super) fn destroyed(&mut self, lane: LaneId, flight: Flight) {
         match flight {
             Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, false),
-            Flight::Bind { key } => self.drive(reclaim::Event::BindFailed { key: KeyIx(key) }),
-            // These keys and epochs are in the hands of the lane's break since it happened.
+            // These keys and epochs are in the hands of the lane's break since it happened. A key's slot may by now be another key's.
             Flight::Frame
             | Flight::Ignored
+            | Flight::Bind { .. }
             | Flight::Invalidate { .. }
             | Flight::Closing { .. } => {}
         }
