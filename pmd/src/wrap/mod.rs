@@ -13,6 +13,7 @@
 pub mod check;
 pub mod fault;
 pub mod trace;
+pub mod wrong;
 
 #[cfg(test)]
 mod script;

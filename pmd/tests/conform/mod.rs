@@ -1,4 +1,6 @@
-//! Fresh pairs of `soft` devices for the suite.
+//! Fresh pairs of `soft` devices for the suite, and the wrong ones that it must reject.
+
+mod rejects;
 
 use keyfence_mempool::arena::{Arena, ArenaConfig, PageSize, Policy};
 use keyfence_mempool::sync::Arc;
