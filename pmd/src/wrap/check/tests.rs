@@ -82,6 +82,29 @@ fn read(id: u64, address: u64, len: u32) -> WorkRequest {
 const ALL: Range<u64> = 0..u64::MAX;
 
 #[test]
+fn r3_a_region_with_remote_rights_has_a_key_until_its_deregistration() {
+    let rig = rig(8);
+    let arena = Arena::map(&keyfence_mempool::arena::ArenaConfig::new(1 << 20)).unwrap();
+    let (base, arena) = (arena.address(), Arc::new(arena));
+    let register = |range, remote| {
+        let access = Access {
+            remote,
+            bind: false,
+        };
+        let region = rig.check.register(PdId(1), &arena, range, access);
+        region.unwrap().id
+    };
+    register(0..1 << 20, Rights::NONE);
+    assert_eq!(rig.ledger.live_keys(ALL), 0, "an arena's key opens nothing");
+    let open = register(4096..4196, Rights::READ);
+    assert_eq!(rig.ledger.live_keys(base..base + 4096), 0);
+    assert_eq!(rig.ledger.live_keys(base + 4195..base + 4196), 1);
+    assert_eq!(rig.ledger.first_live_key(ALL).unwrap().qp, None);
+    rig.check.deregister(open).unwrap();
+    assert_eq!(rig.ledger.live_keys(ALL), 0);
+}
+
+#[test]
 fn r3_a_key_is_live_from_the_post_of_its_bind_to_the_success_of_its_invalidation() {
     let mut rig = rig(8);
     let window = rig.check.alloc_window(rig.qp).unwrap();

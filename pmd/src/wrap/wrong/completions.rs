@@ -91,7 +91,7 @@ impl<D: Device> WrongPath<D> {
         let released = facts.qps.get(&(self.side, done.qp));
         let released = released.is_some_and(|fact| fact.released);
         match self.world.rule {
-            Rule::LosesCompletions => done.is_success() && self.successes % 3 == 0,
+            Rule::LosesCompletions => done.is_success() && self.successes.is_multiple_of(3),
             Rule::LosesFailedUnsignaled => silent && !done.is_success(),
             Rule::FlushIsSilent => done.status == WcStatus::Flushed,
             Rule::RetriesForEver => done.status == WcStatus::RetryExceeded,

@@ -10,9 +10,10 @@ mod rule;
 mod world;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use keyfence_mempool::arena::Arena;
-use keyfence_mempool::sync::Arc;
+use keyfence_mempool::sync;
 
 pub use path::WrongPath;
 pub use rule::Rule;
@@ -103,7 +104,7 @@ impl<D: Device> Control for Wrong<D> {
     fn register(
         &self,
         pd: PdId,
-        arena: &Arc<Arena>,
+        arena: &sync::Arc<Arena>,
         range: Range<usize>,
         mut access: Access,
     ) -> Result<Region, ControlError> {
@@ -113,7 +114,7 @@ impl<D: Device> Control for Wrong<D> {
         let region = self.inner.register(pd, arena, range.clone(), access)?;
         let base = arena.address();
         let fact = RegionFact {
-            arena: Arc::clone(arena),
+            arena: sync::Arc::clone(arena),
             addresses: base + range.start as u64..base + range.end as u64,
             lkey: region.lkey,
             rkey: region.rkey,

@@ -1,8 +1,7 @@
 //! The poll path of a wrong device: requests go through `requests`, completions through `completions`.
 
 use std::collections::{BTreeMap, VecDeque};
-
-use keyfence_mempool::sync::Arc;
+use std::sync::Arc;
 
 use super::Rule;
 use super::world::{DelayedCall, SideId, World};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use keyfence_mempool::arena::Arena;
-use keyfence_mempool::sync::Arc;
+use keyfence_mempool::sync;
 
 use super::Rule;
 use crate::completion::Completion;
@@ -41,7 +41,7 @@ pub(super) struct Facts<D> {
 }
 
 pub(super) struct RegionFact {
-    pub arena: Arc<Arena>,
+    pub arena: sync::Arc<Arena>,
     pub addresses: Range<u64>,
     pub lkey: Lkey,
     pub rkey: Rkey,
