@@ -1,8 +1,93 @@
-//! keyfence: an embedded, poll-mode runtime for RDMA that takes remote keys back with an explicit epoch: invalidate, flush, and only then reuse.
+//! keyfence: an embedded, poll-mode runtime for RDMA that takes remote keys back with an explicit epoch: invalidate, flush, and only
+//! then reuse.
 //!
 //! An [`Engine`] owns hugepage memory that is registered once, and lcores: polling threads, each pinned to a CPU. Application code is a
 //! [`Service`] that runs on an lcore as one [`Context`]. Contexts open memory to contexts of a peer by *grants*; a reclaim, however it
 //! starts, ends each key before its memory is used again.
+//!
+//! # A whole program
+//!
+//! Two engines in one process, driven by the program's own loop. In production [`Engine::start`] gives each lcore a pinned thread, and only
+//! [`Engine::control`] stays with the caller.
+//!
+//! ```
+//! use keyfence::config::MemoryConfig;
+//! use keyfence::ids::LcoreId;
+//! use keyfence::pmd::soft::{Fabric, SoftConfig};
+//! use keyfence::{Context, EngineBuilder, Event, Lease, Local, Rights, Service, Status, Work};
+//!
+//! /// Opens a buffer to whoever looks for it.
+//! struct Owner;
+//! impl Service for Owner {
+//!     fn poll(&mut self, _cx: &mut Context<'_>) -> Work {
+//!         Work::Wait
+//!     }
+//!     fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
+//!         // A message asks for memory: open some to its sender.
+//!         if let Event::Message(message) = event {
+//!             let buf = cx.alloc(4096).expect("the pool is large enough");
+//!             cx.grant(&buf, 0..4096, Rights::WRITE, message.from(), Lease::None).expect("within the limits");
+//!         }
+//!     }
+//! }
+//!
+//! /// Asks for memory, and writes to it.
+//! struct Writer(std::sync::mpsc::Sender<Status>);
+//! impl Service for Writer {
+//!     fn poll(&mut self, _cx: &mut Context<'_>) -> Work {
+//!         Work::Wait
+//!     }
+//!     fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
+//!         match event {
+//!             Event::PeerUp(peer) => cx.lookup(peer, "owner", 0).expect("a session stands"),
+//!             Event::Resolved { context: Some(owner), .. } => cx.send(owner, b"memory, please", 1).expect("there is room"),
+//!             Event::Granted(import) => {
+//!                 let source = cx.alloc(64).expect("the pool is large enough");
+//!                 source.write_at(0, b"hello").expect("it fits");
+//!                 // Dropping the buffer after this is fine: the operation holds it.
+//!                 cx.write(&import, 0, &[Local::prefix(&source, 5)], 2).expect("it fits the import");
+//!             }
+//!             Event::Completed(done) if done.token == 2 => self.0.send(done.status).expect("the program listens"),
+//!             _ => {}
+//!         }
+//!     }
+//! }
+//!
+//! let fabric = Fabric::new();
+//! let engine = |name: &str, peer: &str| {
+//!     EngineBuilder::new(name, 1)
+//!         .memory(MemoryConfig { arena_bytes: 96 << 20, ..MemoryConfig::default() })
+//!         .peer(peer, &format!("local:{peer}"), 1)
+//!         .seed(name.len() as u128) // random bits in production
+//!         .build(fabric.device(SoftConfig::default())?)
+//!         .map_err(Box::<dyn std::error::Error>::from)
+//! };
+//! let (mut left, mut right) = (engine("left", "right")?, engine("right", "left")?);
+//! let (done, status) = std::sync::mpsc::channel();
+//! left.open(LcoreId(0), "writer", 1, Box::new(Writer(done)))?;
+//! right.open(LcoreId(0), "owner", 1, Box::new(Owner))?;
+//!
+//! let mut lcores = [left.take_lcore(LcoreId(0)).unwrap(), right.take_lcore(LcoreId(0)).unwrap()];
+//! let status = (0..100_000_u64).find_map(|now_ns| {
+//!     left.control(now_ns);
+//!     right.control(now_ns);
+//!     for lcore in &mut lcores {
+//!         lcore.step(now_ns);
+//!     }
+//!     status.try_recv().ok()
+//! });
+//! assert_eq!(status, Some(Status::Ok));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//!
+//! | what | who calls it |
+//! | --- | --- |
+//! | [`Engine`] | one thread, the control thread: builds, opens and kills contexts, calls [`Engine::control`] in a loop |
+//! | [`Lcore`] | the thread that polls: [`Lcore::step`] |
+//! | [`Context`] | its service, on its lcore, inside a step |
+//! | [`Buf`], [`Message`], [`SharedStats`] | any thread |
 
 pub mod config;
 mod context;
@@ -33,3 +118,8 @@ pub use keyfence_pmd as pmd;
 pub use keyfence_pmd::Rights;
 pub use op::{OpDone, OpKind, Status};
 pub use service::{BoxedService, Service, Work};
+
+/// The README's programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
