@@ -24,6 +24,8 @@ pub enum Choice {
     Complete(LaneId),
     /// The same, but its completion never arrives.
     Swallow(LaneId),
+    /// The bind at the head of the send queue fails, and the QP stays up.
+    FailBind(LaneId),
     Break(LaneId),
     Destroy(LaneId),
     TargetAnswers(LaneId),
@@ -131,6 +133,12 @@ impl World {
             if self.budget.swallowed > 0 && !record.queue.is_empty() {
                 choices.push(Choice::Swallow(lane));
             }
+            if self.budget.failed_binds > 0
+                && record.qp == Qp::Up
+                && matches!(record.queue.front(), Some(Wr::Bind(_)))
+            {
+                choices.push(Choice::FailBind(lane));
+            }
             if self.budget.breaks > 0 && self.is_up(lane) {
                 choices.push(Choice::Break(lane));
             }
@@ -217,6 +225,10 @@ impl World {
             Choice::Swallow(lane) => {
                 self.budget.swallowed -= 1;
                 self.swallow(lane)
+            }
+            Choice::FailBind(lane) => {
+                self.budget.failed_binds -= 1;
+                self.fail_bind(lane)
             }
             Choice::Break(lane) => {
                 if !self.lane(lane).break_ordered {

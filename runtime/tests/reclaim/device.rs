@@ -32,6 +32,14 @@ impl World {
         self.start_deallocs(lane)
     }
 
+    pub fn fail_bind(&mut self, lane: LaneId) -> Judged {
+        let Wr::Bind(key) = self.take_head(lane) else {
+            unreachable!("no bind is at the head of {lane:?}");
+        };
+        self.key(key).retired = true;
+        self.tell(Event::BindFailed { key }).map(drop)
+    }
+
     fn take_head(&mut self, lane: LaneId) -> Wr {
         self.lane(lane)
             .queue

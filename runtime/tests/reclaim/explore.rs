@@ -112,6 +112,7 @@ const NOTHING: Budget = Budget {
     breaks: 0,
     swallowed: 0,
     refused: 0,
+    failed_binds: 0,
     failed_deallocs: 0,
     dropped_imports: 0,
     strays: 0,
@@ -205,6 +206,7 @@ fn r4_r8_a_slot_bound_again_ends_from_every_state() {
         binds: 2,
         cordons: 1,
         swallowed: 1,
+        failed_binds: 1,
         ..NOTHING
     };
     explore_at_least(1_500, SINGLE, &[], budget);

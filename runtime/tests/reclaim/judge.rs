@@ -160,6 +160,15 @@ impl World {
                 record.handles_out, left.handles_held
             )
         })?;
+        let fencing = self.timers.contains(&Timer::Fence(epoch));
+        check(!left.handles_held || !fencing, "R6", || {
+            format!("{context:?} gives up its handles before the fence has ended")
+        })?;
+        let last = self.event == Some(Event::Expired(Timer::Final(epoch)));
+        let given_up = !left.own_ops.is_empty() || !left.unconfirmed.is_empty();
+        check(!given_up || last, "R6", || {
+            format!("{context:?} gives up its operations before the last deadline: {left:?}")
+        })?;
         for (lane, own) in (0..).map(LaneId).zip(&record.own) {
             let listed = left.own_ops.contains(lane);
             check(own.local != Local::Running || listed, "R1", || {

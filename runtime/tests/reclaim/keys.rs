@@ -280,6 +280,28 @@ fn r8_the_qps_destruction_frees_the_values_of_windows_only() {
 }
 
 #[test]
+fn r8_an_acknowledgement_before_the_proof_is_remembered() {
+    let mut bench = Bench::new(2);
+    bench.live(K0, C0, L0);
+    bench.live(K1, C0, L0);
+    bench.tell(Event::ImportDropped { key: K0 });
+    let epoch = bench.retire(K1);
+    bench.tell(Event::Expired(Timer::Fence(epoch)));
+    bench.post(epoch, L0);
+    bench.tell(Event::Invalidated { key: K0 });
+    assert!(bench.transitions[0].freed(), "its holder's context is gone");
+    bench.ack(epoch, L0);
+    bench.tell(Event::Expired(Timer::Invalidate(epoch)));
+    bench.tell(Event::Expired(Timer::Final(epoch)));
+    assert!(bench.transitions[0].quarantined());
+    bench.tell(Event::Invalidated { key: K1 });
+    assert!(
+        bench.transitions[0].freed(),
+        "the epoch is forgotten, its acknowledgement is not"
+    );
+}
+
+#[test]
 fn r8_a_dropped_import_counts_as_an_acknowledgement() {
     let mut bench = Bench::new(1);
     bench.live(K0, C0, L0);

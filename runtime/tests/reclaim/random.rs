@@ -31,6 +31,7 @@ fn budget() -> impl Strategy<Value = Budget> {
             breaks,
             swallowed,
             refused,
+            failed_binds: refused,
             failed_deallocs,
             dropped_imports: 3,
             strays: 2,

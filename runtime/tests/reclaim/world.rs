@@ -146,6 +146,7 @@ pub struct Budget {
     pub breaks: u32,
     pub swallowed: u32,
     pub refused: u32,
+    pub failed_binds: u32,
     pub failed_deallocs: u32,
     pub dropped_imports: u32,
     pub strays: u32,
@@ -282,7 +283,8 @@ impl World {
     }
 
     pub fn post(&mut self, lane: LaneId, wr: Wr) -> Judged {
-        check(self.lane(lane).qp == Qp::Up, "R5", || {
+        let record = self.lane(lane);
+        check(record.qp == Qp::Up && !record.break_ordered, "R5", || {
             format!("{wr:?} is posted on {lane:?}, which is not up")
         })?;
         self.lane(lane).queue.push_back(wr);
