@@ -143,17 +143,12 @@ fn a_dropped_device_and_a_dropped_path_show_as_retries_in_vain() {
         let mut pair = Pair::new();
         let (_, to_b) = pair.open(0, 4096, Rights::WRITE);
         let Pair { fabric, mut a, b } = pair;
-        let Side {
-            device: b_device,
-            path: b_path,
-            ..
-        } = b;
         let kept = if drop_device {
-            drop(b_device);
-            (Some(b_path), None)
+            drop(b.device);
+            (Some(b.path), None)
         } else {
-            drop(b_path);
-            (None, Some(b_device))
+            drop(b.path);
+            (None, Some(b.device))
         };
         a.post(write(1, to_b, a.list(0, 8)));
         assert_eq!(a.drain()[0].status, WcStatus::RetryExceeded);
@@ -163,6 +158,12 @@ fn a_dropped_device_and_a_dropped_path_show_as_retries_in_vain() {
             .listen("local:b")
             .is_ok();
         assert_eq!(address_is_free, drop_device);
+        if let (_, Some(device)) = &kept {
+            // Nobody will release its queue pair, and nobody could serve a new one.
+            device.destroy_qp(b.qp).unwrap();
+            let refused = device.create_qp(&QpConfig { pd: b.pd, ..QP });
+            assert_eq!(refused, Err(ControlError::NoSuchLcore(LcoreId(0))));
+        }
         drop(kept);
     }
 }

@@ -361,6 +361,13 @@ fn an_invalidation_waits_for_everything_posted_before_it() {
         pair.step();
     }
     assert!(pair.a.done.is_empty(), "the read cannot be over");
+    // Until then the key lives.
+    let list = pair.b.list(0, 8);
+    pair.b.post(write(4, own, list));
+    pair.step();
+    pair.step();
+    assert!(pair.a.done.is_empty(), "the read cannot be over");
+    assert_eq!(pair.b.done.remove(0).status, WcStatus::Success);
     pair.b.fill(0, &pattern(1, BIG as usize));
     let done = pair.wait_a();
     assert_eq!((done.id, done.status), (WorkId(2), WcStatus::Success));
@@ -456,4 +463,61 @@ fn a_new_owner_of_an_index_is_not_reached_by_handles_of_the_old_one() {
     let stale = pair.b.list(0, 8);
     pair.b.post(send(1, stale));
     assert_eq!(pair.wait_b().status, WcStatus::LocalProtection);
+}
+
+#[test]
+fn an_invalidated_window_holds_its_region_no_longer() {
+    let mut pair = Pair::new();
+    let (_, remote) = pair.open(0, 64, Rights::WRITE);
+    let region = pair.b.region.id;
+    let in_use = pair.b.device.deregister(region);
+    assert!(
+        matches!(in_use, Err(ControlError::InUse { .. })),
+        "{in_use:?}"
+    );
+    assert!(pair.b.invalidate(remote.rkey).is_success());
+    pair.b.device.deregister(region).unwrap();
+}
+
+#[test]
+fn a_refusal_has_its_slot_when_the_answer_ring_is_full() {
+    let mut pair = Pair::new();
+    let (_, remote) = pair.open(0, 64, Rights::READ);
+    let works: Vec<_> = (0..9)
+        .map(|id| read(id, remote, pair.a.list(0, 8)))
+        .collect();
+    // Posted and executed without a poll of a's, so no answer is taken.
+    let mut posted = 0;
+    for _ in 0..4 {
+        posted += pair.a.path.post_burst(pair.a.qp, &works[posted..]);
+        pair.b.poll();
+    }
+    assert_eq!(posted, 8);
+    pair.a.post(write(8, remote, pair.a.list(0, 8)));
+    pair.b.poll();
+    let ends: Vec<_> = (0..9).map(|_| pair.wait_a().status).collect();
+    assert_eq!(ends[..8], [WcStatus::Success; 8]);
+    assert_eq!(ends[8], WcStatus::RemoteAccess);
+}
+
+#[test]
+fn keys_of_an_arena_younger_than_the_last_poll_work_at_once() {
+    let mut pair = Pair::new();
+    let (_, remote) = pair.open(0, 64, Rights::WRITE);
+    // The second arena takes the first one's place in the tables.
+    for (id, text) in [(1, b"first..."), (2, b"second..")] {
+        let arena = arena(4096);
+        arena.dma(0, 8).unwrap().write_from(text).unwrap();
+        let device = &pair.a.device;
+        let region = device
+            .register(pair.a.pd, &arena, 0..8, Access::default())
+            .unwrap();
+        let source = SgeList::one(Sge::new(arena.address(), 8, region.lkey));
+        pair.a.post(write(id, remote, source));
+        pair.b.poll();
+        assert_eq!(pair.b.bytes(0, 8), text);
+        let device = &pair.a.device;
+        device.deregister(region.id).unwrap();
+    }
+    assert!(pair.wait_a().is_success() && pair.wait_a().is_success());
 }

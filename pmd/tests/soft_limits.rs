@@ -276,6 +276,27 @@ fn more_entries_than_the_queue_pair_has_are_refused() {
 }
 
 #[test]
+fn an_operation_over_the_peer_s_limit_is_an_invalid_request() {
+    let fabric = Fabric::new();
+    let mut a = Side::new(&fabric, SoftConfig::TEST_MIN, QP);
+    let config = SoftConfig {
+        max_operation_bytes: 1000,
+        ..SoftConfig::TEST_MIN
+    };
+    let mut b = Side::new(&fabric, config, QP);
+    b.device.listen("local:b").unwrap();
+    connect(&mut a, &mut b);
+    let (_, remote) = b.open(0, 4096, Rights::WRITE);
+    let mut pair = Pair { fabric, a, b };
+    assert!(
+        pair.run_a(write(1, remote, pair.a.list(0, 1000)))
+            .is_success()
+    );
+    let done = pair.run_a(write(2, remote, pair.a.list(0, 1001)));
+    assert_eq!(done.status, WcStatus::RemoteInvalidRequest);
+}
+
+#[test]
 fn a_message_longer_than_its_receive_fails_on_both_sides() {
     for len in [9, 64, 70_000, 200_000] {
         let mut pair = Pair::new();

@@ -145,7 +145,7 @@ impl Requester {
         let Some(request) = message(work) else {
             return false;
         };
-        if !out.has_room(chunk_bytes(bytes, bytes)) || self.breaks_limit(work) {
+        if !out.make_room(chunk_bytes(bytes, bytes)) || self.breaks_limit(work) {
             return false;
         }
         let slice = Slice {
@@ -242,7 +242,7 @@ impl Requester {
     }
 
     fn ask(&mut self, out: &mut Outbound, work: &WorkRequest, number: u64) -> Attempt {
-        if !out.has_room(0) {
+        if !out.make_room(0) {
             return Attempt::Later;
         }
         let bytes = work.sges.bytes() as u32;
@@ -265,7 +265,7 @@ impl Requester {
         let request = message(work).expect("a write or a send");
         loop {
             let len = (bytes - self.progress).min(SLICE_BYTES);
-            if memory.budget == 0 || !out.has_room(chunk_bytes(bytes, len)) {
+            if memory.budget == 0 || !out.make_room(chunk_bytes(bytes, len)) {
                 return Attempt::Later;
             }
             let source = if work.inline {

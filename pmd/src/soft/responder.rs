@@ -234,8 +234,7 @@ impl Responder {
         let whole = request.len as usize;
         let len = slice_len(&incoming);
         let in_chunk = chunk_bytes(whole, len);
-        end.answers_out.finished()?;
-        if !end.answers_out.has_room(in_chunk) {
+        if !end.answers_out.make_room(in_chunk) {
             return Ok(Step::Waiting);
         }
         let mut in_slot = [0; SLOT_PAYLOAD_BYTES];
@@ -273,8 +272,7 @@ impl Responder {
         if request.len != 8 {
             return Err(Fault::Malformed);
         }
-        end.answers_out.finished()?;
-        if !end.answers_out.has_room(0) {
+        if !end.answers_out.make_room(0) {
             return Ok(Step::Waiting);
         }
         let target = memory.remote(request.rkey, self.scope, rest(request, 0), ATOMIC)?;

@@ -117,6 +117,12 @@ impl Outbound {
         self.writer.room(self.seen) > RESERVED_SLOTS && padded(payload) <= self.chunks.bytes - used
     }
 
+    /// The same, with a fresh look if the last one is not enough. A counter that lies is left to the next visit.
+    #[inline]
+    pub(crate) fn make_room(&mut self, payload: usize) -> bool {
+        self.has_room(payload) || (self.finished().is_ok() && self.has_room(payload))
+    }
+
     /// Where the payload of the next slot goes; `len` at most [`SLICE_BYTES`] and room for it.
     #[inline]
     pub(crate) fn chunk(&self, len: usize) -> Chunk<'_> {
