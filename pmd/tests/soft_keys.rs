@@ -483,7 +483,7 @@ fn an_invalidated_window_holds_its_region_no_longer() {
 fn a_refusal_has_its_slot_when_the_answer_ring_is_full() {
     let mut pair = Pair::new();
     let (_, remote) = pair.open(0, 64, Rights::READ);
-    let works: Vec<_> = (0..9)
+    let works: Vec<_> = (0..8)
         .map(|id| read(id, remote, pair.a.list(0, 8)))
         .collect();
     // Posted and executed without a poll of a's, so no answer is taken.
