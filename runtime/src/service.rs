@@ -49,4 +49,10 @@ pub trait Service: Send {
 
     /// Called for each event of the context, before `poll`.
     fn on_event(&mut self, cx: &mut Context<'_>, event: Event);
+
+    /// Asked before each event. While it is false events stay with the context: messages keep their senders' credits, and peers' grants
+    /// are refused when too many wait. A context that lets more pile up than its limits allow is reclaimed.
+    fn takes_events(&mut self) -> bool {
+        true
+    }
 }

@@ -47,8 +47,19 @@ pub struct OwnedBuf {
 pub struct HeldMessage {
     /// The lane it came on.
     pub lane: LaneId,
+    /// The lane's session: the lane's slot may have another one by the time the message is given back.
+    pub session: u32,
     /// Its buffer in the receive pool.
     pub id: BufId,
+}
+
+/// A notice of landed data that a context was not yet told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldLanding {
+    /// The lane it came on.
+    pub lane: LaneId,
+    /// The lane's session.
+    pub session: u32,
 }
 
 /// One context.
@@ -68,6 +79,10 @@ pub struct ContextState {
     pub messages: Vec<HeldMessage>,
     /// What it was not yet told.
     pub events: VecDeque<Event>,
+    /// Most entries of `events`.
+    pub events_limit: usize,
+    /// The lanes of the `Landed` among `events`, in order: each takes a message's credit until it is told.
+    pub landed: VecDeque<HeldLanding>,
     /// Whether a submission was refused since the last `Writable`.
     pub wants_writable: bool,
     /// Whether its service waits for an event.
@@ -152,12 +167,13 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Room for `capacity` contexts with these quotas, everything allocated now.
+    /// Room for `capacity` contexts with these quotas, everything allocated now. `messages` are of all lanes.
     pub fn new(
         lcore: LcoreId,
         capacity: u16,
         quota: &Quota,
         buffers: usize,
+        messages: usize,
         events: usize,
     ) -> Self {
         let slot = |_| ContextState {
@@ -167,8 +183,10 @@ impl Contexts {
             quota: quota.clone(),
             buffers: Vec::with_capacity(buffers),
             buffers_limit: buffers,
-            messages: Vec::with_capacity(events),
+            messages: Vec::with_capacity(messages),
             events: VecDeque::with_capacity(events),
+            events_limit: events,
+            landed: VecDeque::with_capacity(messages),
             wants_writable: false,
             waits: false,
             weight: 1,
@@ -215,6 +233,7 @@ impl Contexts {
         context.phase = Phase::Free;
         context.name.clear();
         context.events.clear();
+        context.landed.clear();
         context.wants_writable = false;
         context.waits = false;
         self.free.push(slot);

@@ -10,7 +10,7 @@ use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
 use crate::engine::Engine;
-use crate::engine::command::{Command, Outbox, ToControl};
+use crate::engine::command::{Command, DeathNotice, Outbox, ToControl};
 use crate::engine::control::{ControlSide, LcorePort};
 use crate::engine::join::Identity;
 use crate::engine::lcore::Lcore;
@@ -169,7 +169,7 @@ impl EngineBuilder {
     /// [`BuildError`] says what was short or wrong, and by how much.
     pub fn build<D: Device>(self, device: D) -> Result<Engine<D>, BuildError> {
         let lcores = self.check(&device)?;
-        let device = std::sync::Arc::new(device);
+        let device = keyfence_mempool::sync::Arc::new(device);
         let lanes = self.lanes_of_lcore() * u32::from(lcores);
         let pd = device.alloc_pd()?;
         let memory = EngineMemory::new(
@@ -190,7 +190,8 @@ impl EngineBuilder {
             let (commands, command_end) = spsc::ring::<Command>(RING);
             let (reports, report_end) = spsc::ring::<ToControl>(RING);
             let shared = SharedStats::new();
-            ports.push(LcorePort::new(commands, report_end, shared.clone()));
+            let (death, died) = DeathNotice::new();
+            ports.push(LcorePort::new(commands, report_end, shared.clone(), died));
             let core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
             cores.push(Some(Lcore {
                 path,
@@ -201,6 +202,7 @@ impl EngineBuilder {
                 done: vec![Completion::EMPTY; super::lcore::BURST].into_boxed_slice(),
                 closing_all: false,
                 all_closed_told: false,
+                _death: death,
             }));
         }
         if !self.peers.is_empty() {
@@ -311,11 +313,8 @@ impl EngineBuilder {
     ) -> Core {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
-        let per_context =
-            limits.context.ops_in_flight + limits.context.imports + limits.context.grants;
-        let events = per_context as usize
-            + limits.context.messages as usize * usize::from(lanes.max(1))
-            + 64;
+        let messages = limits.context.messages as usize * usize::from(lanes.max(1));
+        let events = super::fence::events_limit(limits, lanes);
         let queue = usize::from(contexts);
         let reports_waiting = (limits.grants + limits.contexts) as usize * 2 + 64;
         Core {
@@ -337,6 +336,7 @@ impl EngineBuilder {
                 contexts,
                 &Quota::new(&limits.context),
                 limits.context.buffers as usize,
+                messages,
                 events,
             ),
             ops: Ops::new(limits.ops_in_flight),

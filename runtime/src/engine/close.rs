@@ -59,7 +59,9 @@ impl Core {
         if handles_out {
             self.awaiting_handles.push_back(slot);
         }
-        self.contexts.get_mut(slot).events.clear();
+        let context = self.contexts.get_mut(slot);
+        context.events.clear();
+        context.landed.clear();
         self.stats.cordons_with_ops_in_flight += u64::from(in_flight > 0);
         for key in 0..self.grants.capacity() {
             if self

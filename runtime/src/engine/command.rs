@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc::Producer;
+use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use keyfence_pmd::{QpId, WindowId};
 
 use crate::event::EngineEvent;
@@ -136,6 +137,27 @@ pub(super) enum ToControl {
     },
     /// No context is left after [`Command::CloseAll`].
     AllClosed,
+}
+
+/// Tells the control side when the thread that owns an lcore ends by a panic. The rings can't: a report may be half sent.
+#[derive(Debug)]
+pub(super) struct DeathNotice(Arc<AtomicBool>);
+
+impl DeathNotice {
+    /// A notice, and what it sets.
+    pub fn new() -> (Self, Arc<AtomicBool>) {
+        let died = Arc::new(AtomicBool::new(false));
+        (Self(Arc::clone(&died)), died)
+    }
+}
+
+impl Drop for DeathNotice {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Release: whoever sees it sees what the lcore reported before.
+            self.0.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// The lcore's end of the ring to the control side. What finds no room waits here, in order: nothing is lost when the control side is slow.

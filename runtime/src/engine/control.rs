@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc::{Consumer, Producer};
+use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use keyfence_pmd::{ControlError, ControlEvent, Device, QpId, WindowId};
 
 use crate::engine::command::{Command, ToControl};
@@ -18,6 +19,9 @@ pub(super) struct LcorePort {
     waiting: VecDeque<Command>,
     pub inbox: Consumer<ToControl>,
     pub shared: SharedStats,
+    /// Whether the lcore's thread has ended by a panic.
+    died: Arc<AtomicBool>,
+    death_told: bool,
 }
 
 impl LcorePort {
@@ -25,13 +29,26 @@ impl LcorePort {
         commands: Producer<Command>,
         inbox: Consumer<ToControl>,
         shared: SharedStats,
+        died: Arc<AtomicBool>,
     ) -> Self {
         Self {
             commands,
             waiting: VecDeque::new(),
             inbox,
             shared,
+            died,
+            death_told: false,
         }
+    }
+
+    /// Whether the lcore has died since the last call.
+    fn just_died(&mut self) -> bool {
+        // Acquire: pairs with the notice's release, so that what the lcore reported before it died is taken first.
+        if self.death_told || !self.died.load(Ordering::Acquire) {
+            return false;
+        }
+        self.death_told = true;
+        true
     }
 
     /// Sends a command, or queues it in order.
@@ -68,7 +85,7 @@ enum Retry {
 
 /// The control side.
 pub(super) struct ControlSide<D> {
-    pub device: std::sync::Arc<D>,
+    pub device: Arc<D>,
     pub ports: Vec<LcorePort>,
     pub peers: Peers,
     pub events: VecDeque<EngineEvent>,
@@ -85,12 +102,7 @@ pub(super) struct ControlSide<D> {
 }
 
 impl<D: Device> ControlSide<D> {
-    pub fn new(
-        device: std::sync::Arc<D>,
-        ports: Vec<LcorePort>,
-        peers: Peers,
-        identity: Identity,
-    ) -> Self {
+    pub fn new(device: Arc<D>, ports: Vec<LcorePort>, peers: Peers, identity: Identity) -> Self {
         Self {
             device,
             ports,
@@ -114,11 +126,17 @@ impl<D: Device> ControlSide<D> {
             self.device_event(event);
         }
         for lcore in 0..self.ports.len() {
+            let id = LcoreId(lcore as u16);
+            let died = self.ports[lcore].just_died();
             while let Some(message) = self.ports[lcore].inbox.pop() {
                 any = true;
-                self.obey(LcoreId(lcore as u16), message);
+                self.obey(id, message);
             }
             self.ports[lcore].flush();
+            if died {
+                any = true;
+                self.events.push_back(EngineEvent::LcoreDied(id));
+            }
         }
         any | self.connect_due(now_ns)
     }

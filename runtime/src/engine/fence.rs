@@ -8,9 +8,26 @@ use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
 use crate::ids::{Epoch, GrantId, LaneId};
 use crate::lane::Fence;
 use crate::lane::queue::Answer;
+use crate::limits::Limits;
 use crate::op::Status;
 use crate::plant::{self, Plant};
 use crate::wire;
+
+/// Untold events beside one for each import, with which a context still gets grants.
+const GRANT_EVENTS: usize = 64;
+
+/// Untold events of a context at most: as many as its other limits allow to pile up while it takes none.
+pub(super) fn events_limit(limits: &Limits, lanes: u16) -> usize {
+    let context = &limits.context;
+    // Each operation may be followed by a Writable; each import, once granted, is revoked at most once.
+    let own =
+        2 * context.ops_in_flight as usize + 2 * context.imports as usize + context.grants as usize;
+    let messages = context.messages as usize * usize::from(lanes.max(1));
+    own + messages + GRANT_EVENTS + ANSWERS
+}
+
+/// Room for the answers to look-ups and flushes, and for news of peers and of remote contexts.
+const ANSWERS: usize = 512;
 
 impl Core {
     /// A peer's grant has come, behind the bind of its key.
@@ -29,7 +46,11 @@ impl Core {
             self.stats.grants_dead_on_arrival += 1;
             return;
         }
-        let holder = self.contexts.live(header.dst.slot, header.dst.generation);
+        // A grant is two events in the end. A context that does not take its events gets no more of them.
+        let holder = self
+            .contexts
+            .live(header.dst.slot, header.dst.generation)
+            .filter(|&slot| self.contexts.get(slot).events.len() < self.grant_events());
         let admitted =
             holder.filter(|&slot| self.contexts.get_mut(slot).quota.imports.take(1).is_ok());
         let owner = self.remote_on(lane, header.src.slot, header.src.generation);
@@ -71,6 +92,11 @@ impl Core {
             rights: grant.rights,
         };
         self.tell(context, Event::Granted(import));
+    }
+
+    /// Untold events of a context with which it still gets grants. What follows is bounded by its other limits.
+    fn grant_events(&self) -> usize {
+        GRANT_EVENTS + self.limits.context.imports as usize
     }
 
     /// The peer takes grants back: they are dead here from now on, and it is told when nothing of theirs is on its way.

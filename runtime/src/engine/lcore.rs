@@ -7,7 +7,7 @@ use keyfence_pmd::{Completion, DataPath};
 
 use crate::context::state::Phase;
 use crate::engine::Context;
-use crate::engine::command::{Command, OpenContext, ToControl};
+use crate::engine::command::{Command, DeathNotice, OpenContext, ToControl};
 use crate::engine::state::Core;
 use crate::engine::stats::{SharedStats, Stats};
 use crate::event::EngineEvent;
@@ -34,6 +34,8 @@ pub struct Lcore<P> {
     pub(super) done: Box<[Completion]>,
     pub(super) closing_all: bool,
     pub(super) all_closed_told: bool,
+    /// Dropped with the lcore, and then looks whether that is by a panic.
+    pub(super) _death: DeathNotice,
 }
 
 impl<P: DataPath> Lcore<P> {
@@ -188,8 +190,7 @@ impl<P: DataPath> Lcore<P> {
         let mut any = false;
         for _ in 0..self.core.ready.len() {
             if let Some(slot) = self.core.ready.pop_front() {
-                any = true;
-                self.tell(slot);
+                any |= self.tell(slot);
             }
         }
         let mut at = 0;
@@ -204,19 +205,21 @@ impl<P: DataPath> Lcore<P> {
         any
     }
 
-    /// Tells a context all its events of now; new ones are told in the next step.
-    fn tell(&mut self, slot: u16) {
+    /// Tells a context all its events of now; new ones are told in the next step. Returns whether it was told any.
+    fn tell(&mut self, slot: u16) -> bool {
+        let mut any = false;
         for _ in 0..self.core.contexts.get(slot).events.len() {
-            if !self.core.hears(slot) {
-                return;
+            if !self.core.hears(slot) || !self.takes_events(slot) {
+                break;
             }
-            let Some(event) = self.core.contexts.get_mut(slot).events.pop_front() else {
+            let Some(event) = self.core.next_event(slot) else {
                 break;
             };
+            any = true;
             self.call(slot, |service, cx| service.on_event(cx, event));
         }
         if !self.core.hears(slot) {
-            return;
+            return any;
         }
         self.core.sweep_messages(slot);
         if !self.core.contexts.get(slot).events.is_empty() {
@@ -227,6 +230,13 @@ impl<P: DataPath> Lcore<P> {
             context.waits = false;
             self.core.polled.push(slot);
         }
+        any
+    }
+
+    fn takes_events(&mut self, slot: u16) -> bool {
+        let mut takes = false;
+        self.call(slot, |service, _| takes = service.takes_events());
+        takes
     }
 
     fn poll_service(&mut self, slot: u16) -> bool {

@@ -2,7 +2,7 @@
 
 use keyfence_pmd::{ReceiveRequest, Sge};
 
-use crate::context::state::{HeldMessage, Phase};
+use crate::context::state::{HeldLanding, HeldMessage, Phase};
 use crate::engine::complete::receive_id;
 use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
@@ -32,10 +32,11 @@ impl Core {
                 let message = len - HEADER_BYTES;
                 if let Some(context) = self.admit_message(lane, &header) {
                     let from = self.remote_on(lane, header.src.slot, header.src.generation);
-                    self.contexts
-                        .get_mut(context)
-                        .messages
-                        .push(HeldMessage { lane, id: buf.id() });
+                    self.contexts.get_mut(context).messages.push(HeldMessage {
+                        lane,
+                        session: from.session,
+                        id: buf.id(),
+                    });
                     self.lane_mut(lane).empty_receives.push(slot);
                     self.acquaint(context, from);
                     let message = Message::new(from, buf, HEADER_BYTES, message);
@@ -216,11 +217,11 @@ impl Core {
         let Some(context) = self.admit_message(lane, header) else {
             return;
         };
-        // The frame took no buffer of the context, so its credit goes back at once.
-        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
-        window.consumed = window.consumed.wrapping_add(1);
-        self.credit_if_due(lane, context);
+        let session = self.lane(lane).session;
         if owner == Some(context) {
+            // The frame took no buffer of the context, but a place among its events: its credit goes back when it is told.
+            let landing = HeldLanding { lane, session };
+            self.contexts.get_mut(context).landed.push_back(landing);
             self.tell(
                 context,
                 Event::Landed {
@@ -231,7 +232,32 @@ impl Core {
             );
         } else {
             self.stats.frames_refused += 1;
+            self.consumed_one(lane, session, context);
         }
+    }
+
+    /// The oldest event of a context, to be told now.
+    pub(super) fn next_event(&mut self, slot: u16) -> Option<Event> {
+        let context = self.contexts.get_mut(slot);
+        let event = context.events.pop_front()?;
+        if matches!(event, Event::Landed { .. }) {
+            let landing = context.landed.pop_front();
+            let HeldLanding { lane, session } = landing.expect("each Landed has its lane");
+            self.consumed_one(lane, session, slot);
+        }
+        Some(event)
+    }
+
+    /// Gives the credit of one message back to its lane, if that is still the lane it came on.
+    fn consumed_one(&mut self, lane: LaneId, session: u32, context: u16) {
+        let entry = self.lanes[lane.0 as usize].as_deref_mut();
+        let Some(entry) = entry.filter(|entry| entry.session == session) else {
+            return;
+        };
+        let window = &mut entry.contexts[context as usize].window;
+        window.consumed = window.consumed.wrapping_add(1);
+        self.credit_if_due(lane, context);
+        self.refill_receives(lane);
     }
 
     fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
@@ -345,12 +371,7 @@ impl Core {
                 continue;
             }
             self.contexts.get_mut(context).messages.swap_remove(at);
-            if self.lanes[held.lane.0 as usize].is_some() {
-                let window = &mut self.lane_mut(held.lane).contexts[context as usize].window;
-                window.consumed = window.consumed.wrapping_add(1);
-                self.credit_if_due(held.lane, context);
-                self.refill_receives(held.lane);
-            }
+            self.consumed_one(held.lane, held.session, context);
         }
     }
 

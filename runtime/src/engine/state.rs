@@ -194,6 +194,12 @@ impl Core {
             self.stats.events_unheard += 1;
             return;
         }
+        if context.events.len() == context.events_limit {
+            // R9: it was told to listen by back-pressure, and did not; nobody else pays for it.
+            self.stats.contexts_deaf += 1;
+            self.close(slot);
+            return;
+        }
         if context.events.is_empty() {
             self.ready.push_back(slot);
         }

@@ -116,6 +116,8 @@ counters! {
     contexts_reclaimed,
     /// Contexts that ended in quarantine.
     contexts_quarantined,
+    /// Contexts reclaimed since they did not take their events.
+    contexts_deaf,
     /// Services that panicked.
     services_panicked,
     /// Services whose destructor panicked too; they are leaked.
