@@ -2,7 +2,7 @@
 //! then reuse.
 //!
 //! An [`Engine`] owns hugepage memory that is registered once, and lcores: polling threads, each pinned to a CPU. Application code is a
-//! [`Service`] that runs on an lcore as one [`Context`]. Contexts open memory to contexts of a peer by *grants*; a reclaim, however it
+//! [`Service`] that runs on an lcore as one [`Context`], or runs on a thread of its own that has a [`Client`]. Contexts open memory to contexts of a peer by *grants*; a reclaim, however it
 //! starts, ends each key before its memory is used again.
 //!
 //! # A whole program
@@ -89,6 +89,7 @@
 //! | [`Context`] | its service, on its lcore, inside a step |
 //! | [`Buf`], [`Message`], [`SharedStats`] | any thread |
 
+mod client;
 pub mod config;
 mod context;
 mod engine;
@@ -106,6 +107,9 @@ mod service;
 pub mod trace;
 pub mod wire;
 
+pub use client::{
+    Client, ClientConfig, ClientEvent, ClientLookupError, ClientSendError, CommandError, Locals,
+};
 pub use engine::{
     BuildError, Context, Engine, EngineBuilder, Lcore, Lease, Local, LookupError,
     MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats, Stats,

@@ -223,6 +223,7 @@ impl EngineBuilder {
             cpus: self.engine.lcores,
             idle: self.engine.idle,
             memory,
+            client_lease_ns: self.timeouts.client_lease_ns,
         })
     }
 

@@ -29,13 +29,14 @@ pub enum LookupError {
 
 /// A name, held in place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InlineName {
+pub(crate) struct InlineName {
     bytes: [u8; MAX_NAME_BYTES],
     len: u8,
 }
 
 impl InlineName {
-    fn new(name: &Name<'_>) -> Self {
+    /// A copy of `name`.
+    pub fn new(name: &Name<'_>) -> Self {
         let mut bytes = [0; MAX_NAME_BYTES];
         bytes[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
         Self {

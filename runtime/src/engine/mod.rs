@@ -34,12 +34,14 @@ use keyfence_pmd::Device;
 pub use build::{BuildError, EngineBuilder};
 pub use context::{Context, Lease};
 pub use lcore::Lcore;
+pub(crate) use lookup::InlineName;
 pub use lookup::LookupError;
 pub use memory::MemoryError;
 pub use run::{RunError, Running};
 pub use stats::{SharedStats, Stats};
 pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};
 
+use crate::client::{Client, ClientConfig};
 use crate::engine::command::{Command, OpenContext};
 use crate::engine::control::ControlSide;
 use crate::engine::memory::EngineMemory;
@@ -55,6 +57,8 @@ pub struct Engine<D: Device> {
     cpus: Vec<u32>,
     idle: crate::config::IdlePolicy,
     memory: EngineMemory,
+    /// How long a client may be silent.
+    client_lease_ns: u64,
 }
 
 /// Why a context was not asked to be opened.
@@ -129,6 +133,25 @@ impl<D: Device> Engine<D> {
         };
         self.control.send(lcore, Command::Open(Box::new(request)));
         Ok(())
+    }
+
+    /// Asks for a context whose code runs on another thread: the thread that owns the [`Client`]. Answered in addition by
+    /// [`ClientEvent::Opened`](crate::ClientEvent::Opened); if it can't be opened the client is closed.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the request itself can't be right.
+    pub fn open_client(
+        &mut self,
+        lcore: LcoreId,
+        name: &str,
+        weight: u32,
+        config: ClientConfig,
+    ) -> Result<Client, OpenError> {
+        let ops = self.control.identity.limits.context.ops_in_flight;
+        let peers = self.control.peers.peers.len();
+        let (client, side) = Client::pair(name, config, ops, peers, self.client_lease_ns);
+        self.open(lcore, name, weight, Box::new(side))?;
+        Ok(client)
     }
 
     /// Has a context reclaimed, as an operator would: whatever its service does. Ends as [`EngineEvent::Reclaimed`] or

@@ -23,6 +23,7 @@ const DATA_PATH: &[&str] = &[
     "pmd/src/soft",
     "pmd/src/verbs",
     "pmd/src/sim",
+    "runtime/src/client",
     "runtime/src/context",
     "runtime/src/engine",
     "runtime/src/event",
