@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use keyfence_mempool::ring::spsc;
 use keyfence_pmd::{Completion, Control, ControlError, Device, OpenPathError};
 
-use crate::config::{Config, EngineConfig, MemoryConfig, PeerAddress, Timeouts};
+use crate::config::{Config, EngineConfig, IdlePolicy, MemoryConfig, PeerAddress, Timeouts};
 use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
@@ -125,6 +125,20 @@ impl EngineBuilder {
             peers: peers.collect(),
             seed: 0,
         }
+    }
+
+    /// The CPU of each lcore, and so how many there are.
+    #[must_use]
+    pub fn cpus(mut self, cpus: &[u32]) -> Self {
+        self.engine.lcores = cpus.to_vec();
+        self
+    }
+
+    /// What lcores that the engine starts do when they find no work.
+    #[must_use]
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.engine.idle = idle;
+        self
     }
 
     /// Its memory.

@@ -65,7 +65,10 @@ impl<D: Device> Engine<D> {
         let (ready, pinned) = channel();
         for at in 0..self.lcores() {
             let id = LcoreId(at as u16);
-            let lcore = self.take_lcore(id).ok_or(RunError::Taken(id))?;
+            let Some(lcore) = self.take_lcore(id) else {
+                self.take_back(running);
+                return Err(RunError::Taken(id));
+            };
             let (cpu, idle) = (self.cpus[at], self.idle);
             let (clock, stop, ready) = (clock.clone(), Arc::clone(&running.stop), ready.clone());
             let body = move || {
@@ -73,6 +76,8 @@ impl<D: Device> Engine<D> {
                 let go = fits.is_ok();
                 // The starter waits for this; it can't be gone.
                 let _ = ready.send((id, cpu, fits));
+                // It waits until every sender is gone, and this thread lives on.
+                drop(ready);
                 if go {
                     poll_until(lcore, &clock, &stop, idle)
                 } else {
@@ -86,8 +91,21 @@ impl<D: Device> Engine<D> {
             running.threads.push((id, handle));
         }
         drop(ready);
-        all_pinned(&pinned)?;
-        Ok(running)
+        match all_pinned(&pinned) {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                self.take_back(running);
+                Err(error)
+            }
+        }
+    }
+
+    /// Stops what was started, so that a start that failed leaves nothing running and can be tried again.
+    fn take_back(&mut self, running: Running<D::Path>) {
+        for lcore in running.join().into_iter().flatten() {
+            let at = lcore.id().0 as usize;
+            self.lcores[at] = Some(lcore);
+        }
     }
 }
 
@@ -152,6 +170,10 @@ fn pin(cpu: u32) -> Result<(), Vec<usize>> {
     };
     let before = allowed();
     let wanted = core_affinity::CoreId { id: cpu as usize };
+    // The kernel's mask has no bit for it, and the library would panic.
+    if cpu >= libc::CPU_SETSIZE as u32 {
+        return Err(before);
+    }
     if core_affinity::set_for_current(wanted) && allowed() == [cpu as usize] {
         return Ok(());
     }
