@@ -112,7 +112,7 @@ pub use client::{
 };
 pub use engine::{
     BuildError, Context, Engine, EngineBuilder, Lcore, Lease, Local, LookupError,
-    MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats, Stats,
+    MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats, Stats, Usage,
 };
 pub use error::{AllocError, FlushError, GrantError, RevokeError, SubmitError};
 pub use event::{EngineEvent, Event, Import, Message, QuarantineReason};

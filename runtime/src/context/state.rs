@@ -85,8 +85,12 @@ pub struct ContextState {
     pub landed: VecDeque<HeldLanding>,
     /// Whether a submission was refused since the last `Writable`.
     pub wants_writable: bool,
+    /// Whether it stands in the lcore's list of those that wait for room which all share.
+    pub wants_room: bool,
     /// Whether its service waits for an event.
     pub waits: bool,
+    /// Whether it stands in the lcore's list of those to be told something.
+    pub ready: bool,
     /// Its share of a lane against others.
     pub weight: u32,
     /// Operations ended since it was opened.
@@ -188,7 +192,9 @@ impl Contexts {
             events_limit: events,
             landed: VecDeque::with_capacity(messages),
             wants_writable: false,
+            wants_room: false,
             waits: false,
+            ready: false,
             weight: 1,
             completed_ops: 0,
             acquaintances: Vec::with_capacity(ACQUAINTANCES),

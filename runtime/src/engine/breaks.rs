@@ -4,6 +4,7 @@
 use keyfence_pmd::QpId;
 
 use crate::engine::command::ToControl;
+use crate::engine::complete::receive_slot;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{LaneId, PeerId};
@@ -72,9 +73,10 @@ impl Core {
         // What the device has not taken is never posted; it counts as flushed.
         let untaken = entry.staged.len();
         entry.staged.clear();
-        entry.staged_receives.clear();
-        for _ in 0..untaken {
-            entry.inflight.note_flushed();
+        entry.inflight.note_untaken(untaken as u64);
+        let receives = core::mem::take(&mut entry.staged_receives);
+        for receive in &receives {
+            entry.receives[receive_slot(receive.id) as usize] = None;
         }
         self.stats.lanes_broken += 1;
         self.outbox.push(ToControl::LaneBroken(lane));
@@ -184,6 +186,13 @@ impl Core {
         }
     }
 
+    /// A key's proof or quarantine may have been the last that the end of a session waited for.
+    pub(super) fn look_for_ended_sessions(&mut self) {
+        for peer in self.peer_ids() {
+            self.peer_may_be_down(peer);
+        }
+    }
+
     /// Announces the end of a session, once, when all its lanes are destroyed and each of their keys is proven ended or in quarantine.
     pub(super) fn peer_may_be_down(&mut self, peer: PeerId) {
         let view = &self.peers[peer.0 as usize];
@@ -217,15 +226,26 @@ impl Core {
         self.outbox.push(ToControl::PeerDown(peer));
     }
 
-    /// Sends a sign of life on lanes that have been silent, so that a peer whose end is dead is found out.
+    /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its
+    /// length: a lcore that did not step itself must not take its own absence for the peer's.
     pub(super) fn keep_alive(&mut self) {
+        let now_ns = self.now_ns;
+        let interval_ns = self.timeouts.keepalive_interval_ns;
         for lane in self.lane_ids() {
-            let now_ns = self.now_ns;
-            let interval_ns = self.timeouts.keepalive_interval_ns;
             let entry = self.lane_mut(lane);
-            if entry.is_up() && now_ns.saturating_sub(entry.kept_alive_ns) >= interval_ns {
-                entry.kept_alive_ns = now_ns;
+            let connected = matches!(entry.phase, LanePhase::Greeting | LanePhase::Up);
+            if !connected || now_ns.saturating_sub(entry.kept_alive_ns) < interval_ns {
+                continue;
+            }
+            entry.kept_alive_ns = now_ns;
+            entry.silent_ns = entry.silent_ns.saturating_add(interval_ns);
+            let silent_ns = entry.silent_ns;
+            if entry.is_up() {
                 entry.control.ask(Request::KeepAlive);
+            }
+            if silent_ns > self.timeouts.reconnect_timeout_ns.max(2 * interval_ns) {
+                self.stats.peers_silent += 1;
+                self.break_lane(lane);
             }
         }
     }

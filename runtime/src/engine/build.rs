@@ -14,7 +14,7 @@ use crate::engine::command::{Command, DeathNotice, Outbox, ToControl};
 use crate::engine::control::{ControlSide, LcorePort};
 use crate::engine::join::Identity;
 use crate::engine::lcore::Lcore;
-use crate::engine::lookup::Lookups;
+use crate::engine::lookup::{LOOKUPS, Lookups};
 use crate::engine::memory::{EngineMemory, MemoryError};
 use crate::engine::peers::{Peer, PeerPhase, Peers};
 use crate::engine::state::{Core, LcoreMemory, PeerView};
@@ -65,9 +65,6 @@ pub enum BuildError {
 
 /// Commands and reports that may be under way between the control side and an lcore.
 const RING: usize = 1024;
-
-/// Open look-ups of an lcore.
-const LOOKUPS: u16 = 256;
 
 /// Flushes under way on an lcore.
 const FLUSHES: u16 = 32;
@@ -307,6 +304,7 @@ impl EngineBuilder {
             name: name.clone(),
             address: address.clone(),
             phase: PeerPhase::Apart { retry_ns: 0 },
+            rest_until_ns: 0,
             was_up: false,
             session: 0,
             incarnation: Incarnation(0),
@@ -373,6 +371,7 @@ impl EngineBuilder {
             ready: VecDeque::with_capacity(queue),
             closing: VecDeque::with_capacity(queue),
             awaiting_handles: VecDeque::with_capacity(queue),
+            wants_room: VecDeque::with_capacity(queue),
             ops_in_flight: Gauge::new(Limit::OpsInFlight, limits.ops_in_flight.into()),
             bytes_in_flight: Gauge::new(Limit::BytesInFlight, limits.bytes_in_flight),
             lease_cursor: 0,

@@ -33,6 +33,8 @@ impl Core {
             while let Some(op) = self.take_queued(lane, slot, |_| true) {
                 self.end_unposted(op, Status::Cancelled);
             }
+            // Else the slot's next context would wait for a credit that only this one needed.
+            self.lane_mut(lane).unstarve(slot);
         }
         self.fence_imports_of(slot);
         self.lookups.forget(slot);

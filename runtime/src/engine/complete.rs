@@ -21,6 +21,11 @@ pub(super) fn receive_id(lane: LaneId, slot: u32) -> keyfence_pmd::WorkId {
     keyfence_pmd::WorkId(RECEIVE_BIT | u64::from(lane.0) << 48 | u64::from(slot))
 }
 
+/// The slot that the name of a receive says.
+pub(super) fn receive_slot(id: keyfence_pmd::WorkId) -> u32 {
+    id.0 as u32
+}
+
 impl Core {
     /// Takes one completion. It is attributed by its work id; one of a queue pair that a lane no longer has is counted and dropped.
     pub(super) fn complete(&mut self, done: &Completion) {
@@ -35,7 +40,7 @@ impl Core {
         };
         let sound = entry.is_sound();
         if done.id.0 & RECEIVE_BIT != 0 {
-            let slot = (done.id.0 & 0xffff_ffff) as u32;
+            let slot = receive_slot(done.id);
             let is_message = done.kind == CompletionKind::Receive;
             if !done.is_success() {
                 self.receive_flushed(lane, slot);
@@ -48,7 +53,8 @@ impl Core {
             self.posted_done(lane, done.id.0 & SEQUENCE_MASK);
         } else {
             self.stats.requests_failed += 1;
-            self.lane_mut(lane).inflight.note_flushed();
+            let sequence = done.id.0 & SEQUENCE_MASK;
+            self.lane_mut(lane).inflight.note_failed(sequence);
         }
         if !done.is_success() && sound {
             self.break_lane(lane);
@@ -174,6 +180,18 @@ impl Core {
         self.tell(op.context, Event::Completed(done));
         if writable {
             self.tell(op.context, Event::Writable);
+        }
+        self.tell_of_room();
+    }
+
+    /// Tells those who were refused for want of shared room that there is some.
+    fn tell_of_room(&mut self) {
+        while let Some(slot) = self.wants_room.pop_front() {
+            let context = self.contexts.get_mut(slot);
+            context.wants_room = false;
+            if core::mem::take(&mut context.wants_writable) {
+                self.tell(slot, Event::Writable);
+            }
         }
     }
 

@@ -95,8 +95,9 @@ impl Context<'_> {
             return Err(AllocError::TooLarge { len, largest });
         };
         self.core.admit_buffer(self.slot)?;
+        let owner = self.core.owner_tag(self.slot);
         for pool in first..self.core.memory.pools.len() {
-            if let Some(buf) = self.core.memory.pools[pool].cache.get(u32::from(self.slot)) {
+            if let Some(buf) = self.core.memory.pools[pool].cache.get(owner) {
                 let owned = OwnedBuf {
                     pool: pool as u8,
                     id: buf.id(),
@@ -149,7 +150,7 @@ impl Context<'_> {
             .lane(lane)
             .peer_contexts
             .get(holder.id.slot as usize)
-            .is_none_or(|known| known.gone && known.generation == holder.id.generation)
+            .is_none_or(|known| known.is_gone(holder.id.generation))
         {
             return Err(GrantError::HolderGone);
         }

@@ -8,7 +8,7 @@ use keyfence_pmd::{ControlError, ControlEvent, Device, QpId, WindowId};
 
 use crate::engine::command::{Command, ToControl};
 use crate::engine::join::Identity;
-use crate::engine::peers::{LaneRecord, Peers};
+use crate::engine::peers::Peers;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
 use crate::ids::{LaneId, LcoreId};
@@ -81,6 +81,13 @@ enum Retry {
         lane: LaneId,
         qp: QpId,
     },
+    /// Of a lane that is gone.
+    Window(WindowId),
+    Error {
+        lcore: LcoreId,
+        lane: LaneId,
+        qp: QpId,
+    },
 }
 
 /// The control side.
@@ -96,7 +103,7 @@ pub(super) struct ControlSide<D> {
     /// Whether the engine is shutting down: no new session begins.
     pub parting: bool,
     /// Lanes whose peer was not there; tried again all together.
-    pub try_again: Vec<(LcoreId, LaneId)>,
+    pub try_again: Vec<QpId>,
     pub try_again_ns: u64,
     retries: VecDeque<Retry>,
 }
@@ -215,8 +222,22 @@ impl<D: Device> ControlSide<D> {
                 .retain(|window| device.dealloc_window(*window).is_err());
         }
         match self.device.destroy_qp(qp) {
-            Ok(()) | Err(ControlError::NoSuchQp(_)) => self.send(lcore, Command::QpDestroyed(lane)),
+            Ok(()) | Err(ControlError::NoSuchQp(_)) => {
+                if let Some(record) = self.peers.lane_mut(lcore, lane) {
+                    let left = core::mem::take(&mut record.windows);
+                    self.retries.extend(left.into_iter().map(Retry::Window));
+                }
+                self.send(lcore, Command::QpDestroyed(lane));
+            }
             Err(_) => self.retries.push_back(Retry::EndLane { lcore, lane, qp }),
+        }
+    }
+
+    /// Moves a queue pair to error. The lcore hears of it only when it is: until then an invalidation on it may yet be executed (R3).
+    pub fn error_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
+        match self.device.error_qp(qp) {
+            Ok(()) | Err(ControlError::NoSuchQp(_)) => self.send(lcore, Command::QpInError(lane)),
+            Err(_) => self.retries.push_back(Retry::Error { lcore, lane, qp }),
         }
     }
 
@@ -235,6 +256,11 @@ impl<D: Device> ControlSide<D> {
                     }
                 }
                 Some(Retry::EndLane { lcore, lane, qp }) => self.end_lane(lcore, lane, qp),
+                Some(Retry::Error { lcore, lane, qp }) => self.error_lane(lcore, lane, qp),
+                Some(Retry::Window(window)) => match self.device.dealloc_window(window) {
+                    Ok(()) | Err(ControlError::NoSuchWindow(_)) => {}
+                    Err(_) => self.retries.push_back(Retry::Window(window)),
+                },
                 None => {}
             }
         }
@@ -247,12 +273,7 @@ impl<D: Device> ControlSide<D> {
             return;
         };
         for record in self.peers.end_session(peer) {
-            let LaneRecord {
-                lcore, lane, qp, ..
-            } = record;
-            // A queue pair that is gone already needs no error.
-            let _ = self.device.error_qp(qp);
-            self.send(lcore, Command::QpInError(lane));
+            self.error_lane(record.lcore, record.lane, record.qp);
         }
     }
 

@@ -32,12 +32,10 @@ const ANSWERS: usize = 512;
 impl Core {
     /// A peer's grant has come, behind the bind of its key.
     pub(super) fn grant_came(&mut self, lane: LaneId, header: &wire::Header, grant: &wire::Grant) {
-        let Some(known) = self
-            .lane(lane)
-            .peer_grants
-            .get(grant.grant.slot as usize)
-            .copied()
-        else {
+        let entry = self.lane(lane);
+        let known = entry.peer_grants.get(grant.grant.slot as usize).copied();
+        let owner = entry.peer_contexts.get(header.src.slot as usize);
+        let (Some(known), Some(_)) = (known, owner) else {
             self.stats.frames_refused += 1;
             return;
         };
@@ -107,10 +105,11 @@ impl Core {
         last: bool,
         grants: impl Iterator<Item = GrantId>,
     ) {
-        let Some(fence) = self.fence_of(lane, epoch) else {
+        // A peer with more fences open than it may gets no answer to this one; the imports are dead all the same.
+        let fence = self.fence_of(lane, epoch);
+        if fence.is_none() {
             self.stats.frames_refused += 1;
-            return;
-        };
+        }
         for grant in grants {
             let known = self
                 .lane(lane)
@@ -122,9 +121,11 @@ impl Core {
                     if generation == grant.generation =>
                 {
                     self.fence_import(import);
-                    if self.must_wait(import) {
-                        self.imports.at_mut(import).fence = Some(fence);
-                        self.lane_mut(lane).fences[fence as usize].waiting += 1;
+                    if let Some(fence) = fence
+                        && self.must_wait(import)
+                        && self.imports.at(import).fence != Some(fence)
+                    {
+                        self.wait_for(lane, import, fence);
                     }
                     self.import_ran_down(import);
                 }
@@ -132,9 +133,20 @@ impl Core {
                 None => self.stats.frames_refused += 1,
             }
         }
-        let entry = &mut self.lane_mut(lane).fences[fence as usize];
-        entry.complete |= last;
-        self.answer_fence(lane, fence);
+        if let Some(fence) = fence {
+            let entry = &mut self.lane_mut(lane).fences[fence as usize];
+            entry.complete |= last;
+            self.answer_fence(lane, fence);
+        }
+    }
+
+    /// Makes a fence wait for an import; an earlier one, which the peer has given up by naming the import again, waits no longer.
+    fn wait_for(&mut self, lane: LaneId, import: u32, fence: u16) {
+        let earlier = self.imports.at_mut(import).fence.replace(fence);
+        self.lane_mut(lane).fences[fence as usize].waiting += 1;
+        if let Some(earlier) = earlier {
+            self.fence_lost_one(lane, earlier);
+        }
     }
 
     /// Marks an import dead: new operations fail, queued ones end without having been posted.
@@ -155,6 +167,8 @@ impl Core {
                 break;
             }
         }
+        // The one that waited for a credit may have been at the head.
+        self.lane_mut(lane).unstarve(context);
         self.tell(context, Event::Revoked(id));
     }
 

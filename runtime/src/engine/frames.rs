@@ -9,7 +9,7 @@ use crate::lane::LanePhase;
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::{Answer, Request};
-use crate::reclaim::KeyIx;
+use crate::reclaim::{KeyIx, StrandState};
 use crate::wire::{
     self, Frame, HEADER_BYTES, Header, List, MAX_CONTROL_BYTES, MAX_REVOKE_GRANTS, Name,
 };
@@ -49,9 +49,10 @@ impl Core {
     fn announce_receives(&mut self, lane: LaneId) {
         let entry = self.lane(lane);
         let untold = entry.receives_posted.wrapping_sub(entry.receives_announced);
+        // A notice takes a receive itself: of one alone two lanes would tell each other for ever.
         if !entry.is_up()
-            || (untold as usize) < entry.receives.len() / 4
-            || !self.may_send(lane, Class::Answer)
+            || (untold as usize) < (entry.receives.len() / 4).max(2)
+            || !self.may_send(lane, Class::Notice)
         {
             return;
         }
@@ -117,7 +118,16 @@ impl Core {
             Request::Lookup { pending } => self.post_lookup(lane, pending),
             Request::Grant(grant) => self.post_grant(lane, grant),
             Request::Revoke(epoch) => self.post_revoke(lane, epoch),
-            Request::KeepAlive => self.post_keepalive(lane),
+            Request::KeepAlive => {
+                self.post_keepalive(lane);
+                if self.machine.unacknowledged(lane).next().is_some() {
+                    let (epoch, grant) = (Epoch(0), 0);
+                    self.lane_mut(lane)
+                        .control
+                        .ask_again(Request::Remind { epoch, grant });
+                }
+            }
+            Request::Remind { epoch, grant } => self.post_reminder(lane, (epoch, grant)),
         }
     }
 
@@ -200,6 +210,10 @@ impl Core {
 
     /// The names of an epoch's keys on this lane; what does not fit follows in a frame of its own.
     fn post_revoke(&mut self, lane: LaneId, epoch: Epoch) {
+        if self.machine.strand_state(epoch, lane) != StrandState::Fencing {
+            // The fence is over. Keys that it did not name are named by reminders: the answer to a frame without them must not count for them (R8).
+            return;
+        }
         let mut grants = [GrantId {
             slot: 0,
             generation: 0,
@@ -225,6 +239,50 @@ impl Core {
                 .control
                 .ask_again(Request::Revoke(epoch));
         }
+    }
+
+    /// Names keys that are dead or given up, but whose value the holder may still know, from `from` on, with their epoch: its answer frees
+    /// their slots (R8).
+    fn post_reminder(&mut self, lane: LaneId, from: (Epoch, u32)) {
+        let Some(first) = self.next_to_remind(lane, from) else {
+            return;
+        };
+        let mut grants = [self.grants.id(first.1); MAX_REVOKE_GRANTS];
+        let (mut len, mut next) = (0, Some(first));
+        while let Some((epoch, grant)) = next
+            && epoch == first.0
+            && len < grants.len()
+        {
+            grants[len] = self.grants.id(grant);
+            len += 1;
+            next = self.next_to_remind(lane, (epoch, grant + 1));
+        }
+        let frame = Frame::Revoke {
+            epoch: first.0,
+            last: next.is_none_or(|(epoch, _)| epoch != first.0),
+            grants: List::from(&grants[..len]),
+        };
+        self.post_frame(lane, None, &frame);
+        if let Some((epoch, grant)) = next {
+            self.lane_mut(lane)
+                .control
+                .ask_again(Request::Remind { epoch, grant });
+        }
+    }
+
+    /// The first of such keys, by epoch and slot. None of an epoch that has still to name keys on this lane.
+    fn next_to_remind(&self, lane: LaneId, from: (Epoch, u32)) -> Option<(Epoch, u32)> {
+        let over = |epoch| {
+            matches!(
+                self.machine.strand_state(epoch, lane),
+                StrandState::Idle | StrandState::Ended
+            )
+        };
+        self.machine
+            .unacknowledged(lane)
+            .map(|(KeyIx(grant), epoch)| (epoch, grant))
+            .filter(|&(epoch, grant)| (epoch, grant) >= from && over(epoch))
+            .min()
     }
 
     fn runtime_header(&mut self, lane: LaneId) -> Header {

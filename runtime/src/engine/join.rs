@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::context::ops::MAX_RANGES;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
+use crate::engine::lookup::LOOKUPS;
 use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase, name_hash};
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
@@ -71,6 +72,7 @@ impl<D: Device> ControlSide<D> {
             let session = self.sessions;
             let entry = self.peers.get_mut(peer);
             entry.session = session;
+            entry.rest_until_ns = now_ns.saturating_add(RETRY_NS);
             // Not known before the peer's first word.
             entry.lcores = 0;
             entry.phase = PeerPhase::Joining;
@@ -89,12 +91,9 @@ impl<D: Device> ControlSide<D> {
             return false;
         }
         self.try_again_ns = now_ns.saturating_add(RETRY_NS);
-        for (lcore, lane) in core::mem::take(&mut self.try_again) {
-            if self
-                .peers
-                .lane_mut(lcore, lane)
-                .is_some_and(|record| !record.broken)
-            {
+        for qp in core::mem::take(&mut self.try_again) {
+            let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
+            if let Some((lcore, lane)) = record.map(|record| (record.lcore, record.lane)) {
                 self.lane_attached(lcore, lane);
             }
         }
@@ -168,7 +167,9 @@ impl<D: Device> ControlSide<D> {
 
     /// The lcore has posted the lane's receives: connect it, or accept.
     pub fn lane_attached(&mut self, lcore: LcoreId, lane: LaneId) {
-        let Some(record) = self.peers.lane_mut(lcore, lane).cloned() else {
+        let record = self.peers.lane_mut(lcore, lane).cloned();
+        // Its session may have ended meanwhile.
+        let Some(record) = record.filter(|record| !record.broken) else {
             return;
         };
         let private = self.private(&record);
@@ -184,7 +185,7 @@ impl<D: Device> ControlSide<D> {
         };
         match started {
             Ok(()) => {}
-            Err(ControlError::Unreachable(_)) => self.try_again.push((lcore, lane)),
+            Err(ControlError::Unreachable(_)) => self.try_again.push(record.qp),
             Err(error) => {
                 tracing::warn!(%error, "a lane could not be connected");
                 self.lane_broken_by(&record);
@@ -194,8 +195,7 @@ impl<D: Device> ControlSide<D> {
 
     fn lane_broken_by(&mut self, record: &LaneRecord) {
         for record in self.peers.end_session(record.peer) {
-            let _ = self.device.error_qp(record.qp);
-            self.send(record.lcore, Command::QpInError(record.lane));
+            self.error_lane(record.lcore, record.lane, record.qp);
         }
     }
 
@@ -208,14 +208,17 @@ impl<D: Device> ControlSide<D> {
                 let peer = self.admit(&private)?;
                 let (lcore, peer_lcore) = (private.target_lcore.get(), private.source_lcore.get());
                 let origin = LaneOrigin::Accepting(request);
-                self.make_lane(
+                let made = self.make_lane(
                     peer,
                     LcoreId(lcore),
                     LcoreId(peer_lcore),
                     private.number.get(),
                     origin,
-                )
-                .ok()
+                );
+                if made.is_err() {
+                    self.peers.forget_joining(peer);
+                }
+                made.ok()
             });
         if admitted.is_none() {
             // The asker may have gone meanwhile.
@@ -260,7 +263,8 @@ impl<D: Device> ControlSide<D> {
 
     /// A connection stands.
     pub fn connected(&mut self, qp: QpId, private: &[u8]) {
-        let Some(record) = self.peers.lane_by_qp(qp).cloned() else {
+        let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
+        let Some(record) = record.cloned() else {
             return;
         };
         if record.origin == LaneOrigin::Connecting && !self.answered(&record, private) {
@@ -325,7 +329,7 @@ impl<D: Device> ControlSide<D> {
             return;
         };
         if self.peers.get(record.peer).lcores == 0 && !record.broken {
-            self.try_again.push((record.lcore, record.lane));
+            self.try_again.push(record.qp);
         } else {
             self.lane_broken_by(&record);
         }
@@ -403,8 +407,11 @@ fn lane_sizes(limits: &Limits) -> LaneSizes {
         receive_depth: limits.receive_depth as usize,
         contexts: limits.contexts as usize,
         fences: limits.epochs as usize + limits.contexts as usize,
-        // Each grant, epoch, look-up and context has at most a few frames waiting.
-        frames: (limits.grants + limits.imports + 4 * limits.contexts + 2 * limits.epochs) as usize
+        // Each grant waits to be made and to be revoked at most; a hello, a sign of life, and what repeats revokes.
+        requests: 2 * limits.grants as usize + 4,
+        lookups: usize::from(LOOKUPS),
+        // Each import, context and epoch has at most a few frames waiting. More are the peer's own loss.
+        answers: (limits.grants + limits.imports + 4 * limits.contexts + 2 * limits.epochs) as usize
             + 64,
     }
 }

@@ -208,6 +208,8 @@ impl<P: DataPath> Lcore<P> {
     /// Tells a context all its events of now; new ones are told in the next step. Returns whether it was told any.
     fn tell(&mut self, slot: u16) -> bool {
         let mut any = false;
+        // Off the list: what its service causes while it is told puts it there again, once.
+        self.core.contexts.get_mut(slot).ready = false;
         for _ in 0..self.core.contexts.get(slot).events.len() {
             if !self.core.hears(slot) || !self.takes_events(slot) {
                 break;
@@ -222,10 +224,11 @@ impl<P: DataPath> Lcore<P> {
             return any;
         }
         self.core.sweep_messages(slot);
-        if !self.core.contexts.get(slot).events.is_empty() {
+        let context = self.core.contexts.get_mut(slot);
+        // What it did not take stays, and it stays on the list.
+        if !context.events.is_empty() && !core::mem::replace(&mut context.ready, true) {
             self.core.ready.push_back(slot);
         }
-        let context = self.core.contexts.get_mut(slot);
         if context.waits {
             context.waits = false;
             self.core.polled.push(slot);
@@ -270,6 +273,11 @@ impl<P: DataPath> Lcore<P> {
         };
         // The service is dropped after a panic, and the core's own invariants hold at each call's end.
         if catch_unwind(AssertUnwindSafe(|| run(service, &mut cx))).is_err() {
+            // The runtime's own tables must not be half changed: that would be our panic and not the service's.
+            assert!(
+                !self.core.driving,
+                "the reclaim machine was left in the middle of an event"
+            );
             self.core.stats.services_panicked += 1;
             let context = self.core.contexts.id(slot);
             let event = EngineEvent::ServicePanicked { context };
@@ -295,13 +303,14 @@ impl<P: DataPath> Lcore<P> {
     fn post(&mut self) -> bool {
         let mut any = false;
         for lane in self.core.lane_ids() {
+            // First, so that what is posted now tells the peer of them.
+            self.post_receives(lane);
             any |= self.core.pump(lane);
             let entry = self.core.lane_mut(lane);
             if !entry.staged.is_empty() {
                 let taken = self.path.post_burst(entry.qp, &entry.staged);
                 entry.staged.drain(..taken);
             }
-            self.post_receives(lane);
             self.core.lane_may_be_up(lane);
         }
         any

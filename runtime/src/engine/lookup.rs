@@ -6,6 +6,9 @@ use crate::ids::{LaneId, PeerId, RemoteContext};
 use crate::lane::queue::Request;
 use crate::wire::{self, MAX_NAME_BYTES, Name, NameError};
 
+/// Open look-ups of an lcore.
+pub(super) const LOOKUPS: u16 = 256;
+
 /// Why a look-up was not started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -119,9 +122,13 @@ impl Lookups {
     }
 
     /// Notes one lcore's answer; gives the question if that decides it.
-    fn answered(&mut self, request: u32, found: bool) -> Option<Pending> {
+    fn answered(&mut self, peer: PeerId, request: u32, found: bool) -> Option<Pending> {
         let slot = self.slot(request)?;
+        // R12: another peer's answer changes nothing.
         let pending = self.pending[slot].as_mut()?;
+        if pending.peer != peer {
+            return None;
+        }
         pending.waiting -= 1;
         if found || pending.waiting == 0 {
             return self.pending[slot].take();
@@ -142,21 +149,26 @@ impl Core {
         if !self.contexts.get(slot).is_live() {
             return Err(LookupError::ContextClosed);
         }
-        let first_lanes = |core: &Self| -> Option<usize> {
+        let first_lanes = |core: &Self| -> Option<(usize, bool)> {
             let view = core.peers.get(peer.0 as usize)?;
             view.session?;
             let asked = view
                 .lanes
                 .iter()
                 .filter_map(|route| route.first().copied().flatten());
-            let (mut count, mut up) = (0, true);
+            let (mut count, mut up, mut room) = (0, true, true);
             for lane in asked {
                 count += 1;
                 up &= core.lane(lane).is_up();
+                room &= core.lane(lane).control.takes_lookup();
             }
-            (count > 0 && up).then_some(count)
+            (count > 0 && up).then_some((count, room))
         };
-        let waiting = first_lanes(self).ok_or(LookupError::NoSession)?;
+        let (waiting, room) = first_lanes(self).ok_or(LookupError::NoSession)?;
+        let limit = self.lookups.pending.len();
+        if !room {
+            return Err(LookupError::TooMany { limit });
+        }
         let pending = Pending {
             context: slot,
             generation: self.contexts.id(slot).generation,
@@ -165,7 +177,6 @@ impl Core {
             name: InlineName::new(&name),
             waiting: waiting as u16,
         };
-        let limit = self.lookups.pending.len();
         let request = self
             .lookups
             .open(pending)
@@ -187,14 +198,13 @@ impl Core {
         found: Option<&wire::Found>,
     ) {
         let peer = self.lane(lane).peer;
-        let Some(pending) = self.lookups.answered(request, found.is_some()) else {
+        let Some(pending) = self.lookups.answered(peer, request, found.is_some()) else {
             return;
         };
-        if pending.peer != peer
-            || self
-                .contexts
-                .live(pending.context, pending.generation)
-                .is_none()
+        if self
+            .contexts
+            .live(pending.context, pending.generation)
+            .is_none()
         {
             self.stats.frames_refused += 1;
             return;

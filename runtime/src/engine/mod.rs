@@ -27,6 +27,7 @@ mod state;
 mod stats;
 mod submit;
 mod timers;
+mod usage;
 mod zero;
 
 use keyfence_pmd::Device;
@@ -40,6 +41,7 @@ pub use memory::MemoryError;
 pub use run::{RunError, Running};
 pub use stats::{SharedStats, Stats};
 pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};
+pub use usage::Usage;
 
 use crate::client::{Client, ClientConfig};
 use crate::engine::command::{Command, OpenContext};

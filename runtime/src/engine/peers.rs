@@ -48,6 +48,8 @@ pub(super) struct Peer {
     pub name: String,
     pub address: String,
     pub phase: PeerPhase,
+    /// No next session is begun by us before.
+    pub rest_until_ns: u64,
     /// Whether the session was announced.
     pub was_up: bool,
     /// The session, from its agreement to its end.
@@ -167,6 +169,15 @@ impl Peers {
         ended
     }
 
+    /// A session of which not even the first lane could be made has not begun.
+    pub fn forget_joining(&mut self, peer: PeerId) {
+        let none = !self.lanes.iter().any(|lane| lane.peer == peer);
+        let entry = self.get_mut(peer);
+        if none && entry.phase == PeerPhase::Joining {
+            entry.phase = PeerPhase::Apart { retry_ns: 0 };
+        }
+    }
+
     /// One lcore has settled the session; whether it was the last, and the session one that was announced.
     pub fn down_on_one(&mut self, peer: PeerId) -> bool {
         let entry = self.get_mut(peer);
@@ -177,7 +188,9 @@ impl Peers {
         if *lcores > 0 {
             return false;
         }
-        entry.phase = PeerPhase::Apart { retry_ns: 0 };
+        // A peer that is lost as soon as it is found must not keep us busy.
+        let retry_ns = entry.rest_until_ns;
+        entry.phase = PeerPhase::Apart { retry_ns };
         core::mem::take(&mut entry.was_up)
     }
 }

@@ -158,7 +158,9 @@ impl Core {
             }
             Target::Context(to) => {
                 let known = &self.lane(lane).peer_contexts[to.id.slot as usize];
-                (known.gone && known.generation == to.id.generation).then_some(Status::ContextGone)
+                known
+                    .is_gone(to.id.generation)
+                    .then_some(Status::ContextGone)
             }
         }
     }

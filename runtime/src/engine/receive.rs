@@ -16,11 +16,15 @@ use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
 impl Core {
     /// A send of the peer has landed in a receive of ours.
     pub(super) fn received(&mut self, lane: LaneId, slot: u32, len: usize) {
+        let now_ns = self.now_ns;
         let entry = self.lane_mut(lane);
         let Some(buf) = entry.receives.get_mut(slot as usize).and_then(Option::take) else {
             self.stats.completions_dropped += 1;
             return;
         };
+        // Any frame is a sign of life.
+        entry.heard_ns = now_ns;
+        entry.silent_ns = 0;
         self.stats.frames_received += 1;
         let mut bytes = [0; MAX_CONTROL_BYTES];
         let copied = len.min(MAX_CONTROL_BYTES).min(buf.capacity());
@@ -106,7 +110,8 @@ impl Core {
                 immediate,
                 bytes,
             } => self.landed(lane, header, *grant, *immediate, *bytes),
-            Frame::KeepAlive { .. } => self.lane_mut(lane).heard_ns = self.now_ns,
+            // Its coming was noted.
+            Frame::KeepAlive { .. } => {}
             // A second hello, a message (taken above), or an orderly end, which this version answers by the loss of the session.
             Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } => {
                 self.stats.frames_refused += 1
@@ -115,7 +120,6 @@ impl Core {
     }
 
     fn hello_came(&mut self, lane: LaneId, header: &Header, hello: &wire::Hello<'_>) {
-        let now_ns = self.now_ns;
         let cap = self.limits.lane_bytes_in_flight;
         let entry = self.lane_mut(lane);
         let fits = hello.session == entry.session
@@ -124,6 +128,7 @@ impl Core {
             && hello.frame_bytes as usize >= MAX_CONTROL_BYTES
             && hello.receive_depth >= 4
             && hello.messages_per_context >= 1
+            && SendCredits::behind_hello(header.lane_credit, hello.receive_depth).is_some()
             // Both ends must be able to fence within the other's patience (REQUIREMENTS section 5).
             && duration_ns_at(hello.lane_bytes_cap, hello.slowest_rate) <= self.timeouts.fence_timeout_ns
             && duration_ns_at(cap, self.limits.slowest_rate_bytes_per_s) <= hello.fence_timeout_ns;
@@ -136,10 +141,8 @@ impl Core {
         entry.peer_receive_depth = hello.receive_depth;
         entry.peer_messages = hello.messages_per_context;
         entry.peer_frame_bytes = hello.frame_bytes;
-        // Our own hello took the first of the peer's receives.
-        entry.credits = SendCredits::new(header.lane_credit);
-        entry.credits.spend();
-        entry.heard_ns = now_ns;
+        entry.credits = SendCredits::behind_hello(header.lane_credit, hello.receive_depth)
+            .expect("checked above");
         entry.greeted = true;
         self.lane_may_be_up(lane);
     }
@@ -251,7 +254,8 @@ impl Core {
     /// Gives the credit of one message back to its lane, if that is still the lane it came on.
     fn consumed_one(&mut self, lane: LaneId, session: u32, context: u16) {
         let entry = self.lanes[lane.0 as usize].as_deref_mut();
-        let Some(entry) = entry.filter(|entry| entry.session == session) else {
+        let Some(entry) = entry.filter(|entry| entry.session == session && entry.is_sound())
+        else {
             return;
         };
         let window = &mut entry.contexts[context as usize].window;
@@ -333,8 +337,9 @@ impl Core {
         let sge = Sge::new(buf.address(), self.frame_bytes as u32, self.memory.lkey);
         let id = receive_id(lane, slot);
         let entry = self.lane_mut(lane);
-        entry.receives[slot as usize] = Some(buf);
+        // On a lane that has ended nothing is posted, and nothing would come of it: the buffer goes home.
         if entry.is_sound() {
+            entry.receives[slot as usize] = Some(buf);
             entry.staged_receives.push(ReceiveRequest { id, sge });
         }
     }

@@ -127,6 +127,7 @@ impl Core {
                 outcome,
             } => {
                 self.stats.epochs_ended += 1;
+                self.look_for_ended_sessions();
                 if let Some(context) = context {
                     self.context_ended(context.0, epoch, outcome);
                 }

@@ -26,7 +26,7 @@ use crate::trace::Trace;
 /// Bytes of engine memory that each operation slot has: the frame of a small message, or the former value of an atomic.
 pub const OP_SLOT_BYTES: usize = 256;
 
-/// The owner tag of buffers in the receive pool.
+/// The owner tag of buffers in the receive pool. No context has it: there are at most 64 lcores.
 pub const RECEIVE_OWNER: u32 = u32::MAX;
 
 /// A pool of the lcore, and where it lies.
@@ -115,6 +115,8 @@ pub struct Core {
     pub(super) closing: VecDeque<u16>,
     /// Contexts whose reclaim waits for handles.
     pub(super) awaiting_handles: VecDeque<u16>,
+    /// Contexts that were refused for want of room which all share, each once.
+    pub(super) wants_room: VecDeque<u16>,
     /// Operations and their bytes, of the whole lcore.
     pub(super) ops_in_flight: crate::context::quota::Gauge,
     pub(super) bytes_in_flight: crate::context::quota::Gauge,
@@ -200,10 +202,10 @@ impl Core {
             self.close(slot);
             return;
         }
-        if context.events.is_empty() {
+        context.events.push_back(event);
+        if !core::mem::replace(&mut context.ready, true) {
             self.ready.push_back(slot);
         }
-        context.events.push_back(event);
     }
 
     /// Tells every live context something that can be said often.
@@ -213,6 +215,11 @@ impl Core {
                 self.tell(slot, event());
             }
         }
+    }
+
+    /// The owner tag of a context's buffers: the pools are all lcores', so the lcore is part of it.
+    pub(super) fn owner_tag(&self, slot: u16) -> u32 {
+        u32::from(self.lcore.0) << 16 | u32::from(slot)
     }
 
     /// The pool that the buffer at `address` is of.

@@ -134,6 +134,8 @@ counters! {
     lanes_broken,
     /// Lanes given up before their last completion had come.
     drains_cut_short,
+    /// Lanes given up since nothing was heard of the peer for too long.
+    peers_silent,
     /// Sessions that ended.
     peers_down,
     /// Buffers found overrun at a reclaim; they are never reused.

@@ -196,7 +196,7 @@ impl Context<'_> {
             });
         }
         let known = self.core.lane(lane).peer_contexts.get(to.id.slot as usize);
-        if known.is_none_or(|known| known.gone && known.generation == to.id.generation) {
+        if known.is_none_or(|known| known.is_gone(to.id.generation)) {
             return Err(SubmitError::ContextGone);
         }
         let draft = Draft::new(OpKind::Send, token);
@@ -388,6 +388,11 @@ impl Core {
         if let Err(error) = shared {
             quota.ops.give(1);
             quota.bytes.give(bytes);
+            // It may have no operation of its own whose end would tell it.
+            let wanted = &mut self.contexts.get_mut(slot).wants_room;
+            if !core::mem::replace(wanted, true) {
+                self.wants_room.push_back(slot);
+            }
             return Err(error);
         }
         Ok(())
@@ -407,6 +412,6 @@ impl Core {
     /// The pool of a buffer that belongs to the context.
     pub(super) fn owned_pool(&self, slot: u16, buf: &Buf) -> Option<u8> {
         let pool = self.pool_of(buf.address())?;
-        (buf.owner() == u32::from(slot)).then_some(pool)
+        (buf.owner() == self.owner_tag(slot)).then_some(pool)
     }
 }

@@ -116,6 +116,11 @@ impl Imports {
         import
     }
 
+    /// Imports in the table.
+    pub fn in_use(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
     /// Slots of the table.
     pub fn capacity(&self) -> u32 {
         self.slots.len() as u32

@@ -12,13 +12,16 @@ pub enum Class {
     Request,
     /// A frame that answers or gives back.
     Answer,
+    /// The notice of receives posted again. It takes the last credit, which nothing else may: two sides that have spent all their credits on each
+    /// other at the same time could tell each other of none.
+    Notice,
 }
 
 /// The most that is kept back for each class above another one: receives, or send-queue slots.
 const MAX_RESERVE: u32 = 8;
 
 impl Class {
-    /// How many of `depth` slots this class leaves to the ones above it: a quarter for each, on a short queue.
+    /// How many of `depth` send slots this class leaves to the ones above it: a quarter for each, on a short queue.
     pub const fn leaves(self, depth: u32) -> u32 {
         let reserve = if depth / 4 < MAX_RESERVE {
             depth / 4
@@ -28,7 +31,19 @@ impl Class {
         match self {
             Self::Message => 2 * reserve,
             Self::Request => reserve,
-            Self::Answer => 0,
+            Self::Answer | Self::Notice => 0,
+        }
+    }
+
+    /// How many of `depth` receives at the peer this class leaves to the ones above it. On the shortest queue, requests and messages leave the same:
+    /// requests are posted first.
+    pub const fn leaves_receives(self, depth: u32) -> u32 {
+        let leaves = self.leaves(depth);
+        match self {
+            Self::Message | Self::Request if leaves < 2 => 2,
+            Self::Message | Self::Request => leaves,
+            Self::Answer => 1,
+            Self::Notice => 0,
         }
     }
 }
@@ -49,6 +64,16 @@ impl SendCredits {
         }
     }
 
+    /// Behind both hellos, of which ours took the first of the peer's receives: `posted` is what the peer's says that it has posted, and
+    /// `None` comes of nonsense.
+    pub fn behind_hello(posted: u32, depth: u32) -> Option<Self> {
+        let room = posted.checked_sub(1)?;
+        (room <= depth).then_some(Self {
+            sent: 1,
+            limit: posted,
+        })
+    }
+
     /// Receives that are posted at the peer and not spoken for.
     pub fn room(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)
@@ -56,7 +81,7 @@ impl SendCredits {
 
     /// Whether one more frame of `class` may be sent to a peer that keeps `depth` receives posted.
     pub fn allows(&self, class: Class, depth: u32) -> bool {
-        self.room() > class.leaves(depth)
+        self.room() > class.leaves_receives(depth)
     }
 
     /// Takes one receive at the peer.
@@ -103,6 +128,14 @@ impl ContextCredits {
             };
         }
         self
+    }
+
+    /// Whether the context of `generation` is gone: known to be, or followed by another in its slot. The counters are its successor's then.
+    pub fn is_gone(&self, generation: u32) -> bool {
+        match self.generation.wrapping_sub(generation) as i32 {
+            0 => self.gone,
+            newer => newer > 0,
+        }
     }
 
     /// Whether one more message may be sent.
@@ -161,7 +194,7 @@ mod tests {
 
     #[test]
     fn classes_keep_a_reserve_for_those_above() {
-        for (depth, reserve) in [(4, 1), (32, 8), (256, 8)] {
+        for (depth, reserve) in [(8, 2), (32, 8), (256, 8)] {
             let mut credits = SendCredits::new(2 * reserve + 1);
             assert!(credits.allows(Class::Message, depth));
             credits.spend();
@@ -173,6 +206,25 @@ mod tests {
             assert!(!credits.allows(Class::Request, depth));
             assert!(credits.allows(Class::Answer, depth));
         }
+    }
+
+    #[test]
+    fn the_last_credit_is_for_the_notice_of_receives() {
+        for depth in [4, 64] {
+            let credits = SendCredits::new(1);
+            assert!(!credits.allows(Class::Answer, depth));
+            assert!(credits.allows(Class::Notice, depth));
+        }
+        let shortest = SendCredits::new(3);
+        assert!(shortest.allows(Class::Message, 4) && shortest.allows(Class::Request, 4));
+    }
+
+    #[test]
+    fn r12_a_hello_that_claims_no_receives_or_too_many_is_nonsense() {
+        assert!(SendCredits::behind_hello(0, 8).is_none());
+        assert_eq!(SendCredits::behind_hello(1, 8).map(|it| it.room()), Some(0));
+        assert_eq!(SendCredits::behind_hello(9, 8).map(|it| it.room()), Some(8));
+        assert!(SendCredits::behind_hello(10, 8).is_none());
     }
 
     #[test]
@@ -206,6 +258,16 @@ mod tests {
         credits.for_generation(3, 1).spend();
         assert!(!credits.has_room());
         assert!(credits.for_generation(4, 1).has_room());
+    }
+
+    #[test]
+    fn what_is_followed_by_another_generation_is_gone() {
+        let mut credits = ContextCredits::default();
+        assert!(!credits.is_gone(1), "generations start at 1");
+        credits.for_generation(3, 1);
+        assert!(credits.is_gone(2) && !credits.is_gone(3) && !credits.is_gone(4));
+        credits.gone = true;
+        assert!(credits.is_gone(3) && !credits.is_gone(4));
     }
 
     #[test]

@@ -42,7 +42,10 @@ pub struct Inflight {
     ring: Box<[Flight]>,
     first: u64,
     next: u64,
-    flushed: u64,
+    /// Behind the last request that has failed: completions come in order and each failure gives one, so nothing comes of what is before.
+    reported: u64,
+    /// The last so many requests were never taken by the device.
+    untaken: u64,
 }
 
 impl Inflight {
@@ -53,7 +56,8 @@ impl Inflight {
             ring: vec![Flight::Frame; depth].into_boxed_slice(),
             first: 0,
             next: 0,
-            flushed: 0,
+            reported: 0,
+            untaken: 0,
         }
     }
 
@@ -67,14 +71,19 @@ impl Inflight {
         (self.next - self.first) as usize
     }
 
-    /// Counts a request that failed or was flushed. It stays in the books until its queue pair is destroyed.
-    pub fn note_flushed(&mut self) {
-        self.flushed += 1;
+    /// Notes a request that failed or was flushed. It stays in the books until its queue pair is destroyed.
+    pub fn note_failed(&mut self, sequence: u64) {
+        self.reported = self.reported.max(sequence + 1);
     }
 
-    /// Whether every request in the books has failed or was flushed: nothing more will come.
-    pub fn all_flushed(&self) -> bool {
-        self.flushed >= self.len() as u64
+    /// Notes that the device has not taken the last `count` requests, and never will.
+    pub fn note_untaken(&mut self, count: u64) {
+        self.untaken = count;
+    }
+
+    /// Whether nothing more will come of what is in the books. Says when to stop waiting, and proves nothing.
+    pub fn is_drained(&self) -> bool {
+        self.first.max(self.reported) >= self.next - self.untaken
     }
 
     /// The sequence number that the next request will get.
@@ -132,6 +141,21 @@ mod tests {
         assert_eq!(proven.len(), 3);
         assert_eq!(proven[2], (2, Flight::Bind { key: 2 }));
         assert_eq!(flights.len(), 1);
+    }
+
+    #[test]
+    fn a_queue_is_drained_when_its_last_request_has_been_reported() {
+        let mut flights = Inflight::new(4);
+        assert!(flights.is_drained());
+        for _ in 0..4 {
+            flights.push(Flight::Frame);
+        }
+        // The first two were executed in silence.
+        flights.note_failed(2);
+        assert!(!flights.is_drained());
+        flights.note_untaken(1);
+        assert!(flights.is_drained());
+        assert_eq!(flights.len(), 4, "nothing of it is proven");
     }
 
     #[test]

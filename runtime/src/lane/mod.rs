@@ -73,8 +73,12 @@ pub struct LaneSizes {
     pub contexts: usize,
     /// Epochs that may be fenced at a time.
     pub fences: usize,
-    /// Control frames that may wait, each class.
-    pub frames: usize,
+    /// Requests that may wait, look-ups apart.
+    pub requests: usize,
+    /// Look-ups that may wait.
+    pub lookups: usize,
+    /// Answers that may wait.
+    pub answers: usize,
 }
 
 /// What a lane is told at its making.
@@ -165,6 +169,8 @@ pub struct Lane {
     pub heard_ns: u64,
     /// When it was given ours.
     pub kept_alive_ns: u64,
+    /// For how long it has been listened to in vain, at least.
+    pub silent_ns: u64,
     /// Whether the peer's hello is in.
     pub greeted: bool,
     /// Receives that were flushed.
@@ -207,7 +213,9 @@ impl Lane {
             receive_depth,
             contexts,
             fences,
-            frames,
+            requests,
+            lookups,
+            answers,
         } = setup.sizes;
         let on_lane = ContextOnLane {
             queue: OpQueue::EMPTY,
@@ -243,7 +251,7 @@ impl Lane {
             peer_contexts: Box::default(),
             peer_grants: Box::default(),
             fences: Vec::with_capacity(fences),
-            control: ControlQueue::new(frames),
+            control: ControlQueue::new(requests, lookups, answers),
             closing: VecDeque::with_capacity(2 * fences),
             free_windows: (0..windows.len() as u32).rev().collect(),
             windows,
@@ -251,6 +259,7 @@ impl Lane {
             staged_receives: Vec::with_capacity(receive_depth),
             heard_ns: 0,
             kept_alive_ns: 0,
+            silent_ns: 0,
             greeted: false,
             flushed_receives: 0,
             in_error: false,
@@ -292,7 +301,14 @@ impl Lane {
     /// Whether each posted request and each receive has been flushed or completed.
     pub fn is_flushed(&self) -> bool {
         let posted = self.receives.iter().flatten().count();
-        self.inflight.all_flushed() && self.flushed_receives as usize >= posted
+        self.inflight.is_drained() && self.flushed_receives as usize >= posted
+    }
+
+    /// Lets one context try again, if it waits for a credit.
+    pub fn unstarve(&mut self, context: u16) {
+        if self.starved.strike(context) {
+            self.turns.push(context);
+        }
     }
 
     /// Lets the contexts that waited for a credit try again.

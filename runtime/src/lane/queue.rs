@@ -33,6 +33,12 @@ impl TurnQueue {
         self.0.pop_front()
     }
 
+    /// Takes a context out, wherever it stands; whether it was there.
+    pub fn strike(&mut self, context: u16) -> bool {
+        let at = self.0.iter().position(|waiting| *waiting == context);
+        at.is_some_and(|at| self.0.remove(at).is_some())
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -55,6 +61,13 @@ pub enum Request {
     Revoke(Epoch),
     /// A sign of life.
     KeepAlive,
+    /// Name keys again whose holder has not acknowledged their end, from these on.
+    Remind {
+        /// The epoch.
+        epoch: Epoch,
+        /// The grant's slot.
+        grant: u32,
+    },
 }
 
 /// A frame that answers or gives back.
@@ -104,20 +117,38 @@ pub enum Closing {
 #[derive(Debug)]
 pub struct ControlQueue {
     requests: VecDeque<Request>,
+    /// Look-ups among them; those whose asker is gone stay until they are taken.
+    lookups: usize,
+    most_lookups: usize,
+    /// Whether a sign of life is among them: a second one says nothing more.
+    keeps_alive: bool,
     answers: VecDeque<Answer>,
 }
 
 impl ControlQueue {
-    /// Room for `frames` of each class; the runtime's limits bound both.
-    pub fn new(frames: usize) -> Self {
+    /// Room for `requests` beside `lookups` look-ups, and for `answers`; the runtime's limits bound the requests.
+    pub fn new(requests: usize, lookups: usize, answers: usize) -> Self {
         Self {
-            requests: VecDeque::with_capacity(frames),
-            answers: VecDeque::with_capacity(frames),
+            requests: VecDeque::with_capacity(requests + lookups),
+            lookups: 0,
+            most_lookups: lookups,
+            keeps_alive: false,
+            answers: VecDeque::with_capacity(answers),
         }
     }
 
-    /// Appends a request.
+    /// Whether a look-up may be asked: a peer that takes none must not make them pile up.
+    pub fn takes_lookup(&self) -> bool {
+        self.lookups < self.most_lookups
+    }
+
+    /// Appends a request. Of a look-up the caller has seen that there is room.
     pub fn ask(&mut self, request: Request) {
+        match request {
+            Request::KeepAlive if core::mem::replace(&mut self.keeps_alive, true) => return,
+            Request::Lookup { .. } => self.lookups += 1,
+            _ => {}
+        }
         assert!(
             self.requests.len() < self.requests.capacity(),
             "the table that a request is of bounds them"
@@ -125,8 +156,13 @@ impl ControlQueue {
         self.requests.push_back(request);
     }
 
-    /// Puts a request in front again: what is left of one that took more than a frame.
+    /// Puts a request in front again: it was not its turn, or it takes more than a frame.
     pub fn ask_again(&mut self, request: Request) {
+        match request {
+            Request::KeepAlive => self.keeps_alive = true,
+            Request::Lookup { .. } => self.lookups += 1,
+            _ => {}
+        }
         self.requests.push_front(request);
     }
 
@@ -142,7 +178,13 @@ impl ControlQueue {
 
     /// The next request.
     pub fn next_request(&mut self) -> Option<Request> {
-        self.requests.pop_front()
+        let request = self.requests.pop_front()?;
+        match request {
+            Request::KeepAlive => self.keeps_alive = false,
+            Request::Lookup { .. } => self.lookups -= 1,
+            _ => {}
+        }
+        Some(request)
     }
 
     /// The next answer.
@@ -153,6 +195,37 @@ impl ControlQueue {
     /// Drops all: the lane ends.
     pub fn clear(&mut self) {
         self.requests.clear();
+        self.lookups = 0;
+        self.keeps_alive = false;
         self.answers.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_what_a_silent_peer_makes_wait_is_bounded() {
+        let mut queue = ControlQueue::new(1, 2, 1);
+        for _ in 0..100 {
+            queue.ask(Request::KeepAlive);
+        }
+        for pending in 0..2 {
+            assert!(queue.takes_lookup());
+            queue.ask(Request::Lookup { pending });
+        }
+        assert!(!queue.takes_lookup());
+        assert_eq!(queue.next_request(), Some(Request::KeepAlive));
+        assert_eq!(
+            queue.next_request(),
+            Some(Request::Lookup { pending: 0 })
+        );
+        assert!(queue.takes_lookup());
+        queue.ask(Request::KeepAlive);
+        queue.clear();
+        assert_eq!(queue.next_request(), None);
+        queue.ask(Request::KeepAlive);
+        assert_eq!(queue.next_request(), Some(Request::KeepAlive));
     }
 }

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod judged;
+pub mod raw;
+pub mod scene;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +14,7 @@ use keyfence::ids::{ContextId, LcoreId};
 use keyfence::limits::Limits;
 use keyfence::pmd::Device;
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
-use keyfence::{Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Service, Work};
+use keyfence::{Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Service, Usage, Work};
 
 /// What a scripted context was told, and what it is to do next.
 pub type Act = Box<dyn FnOnce(&mut Context<'_>) + Send>;
@@ -128,19 +132,21 @@ impl Pair<SoftDevice> {
     }
 }
 
+/// An engine with its lcores taken.
+pub fn side<D: Device>(builder: EngineBuilder, device: D) -> Side<D> {
+    let mut engine = builder.build(device).unwrap();
+    let lcores = (0..engine.lcores() as u16)
+        .map(|at| engine.take_lcore(LcoreId(at)).unwrap())
+        .collect();
+    Side {
+        engine,
+        lcores,
+        events: Vec::new(),
+    }
+}
+
 impl<D: Device> Pair<D> {
     pub fn on(left: EngineBuilder, left_device: D, right: EngineBuilder, right_device: D) -> Self {
-        let side = |builder: EngineBuilder, device: D| {
-            let mut engine = builder.build(device).unwrap();
-            let lcores = (0..engine.lcores() as u16)
-                .map(|at| engine.take_lcore(LcoreId(at)).unwrap())
-                .collect();
-            Side {
-                engine,
-                lcores,
-                events: Vec::new(),
-            }
-        };
         let mut pair = Self {
             left: side(left, left_device),
             right: side(right, right_device),
@@ -218,6 +224,15 @@ impl<D: Device> Side<D> {
         self.events
             .iter()
             .any(|event| matches!(event, EngineEvent::Reclaimed { context: known, .. } if *known == context))
+    }
+
+    /// What each lcore has in use, summed by `of`.
+    pub fn used(&self, of: impl Fn(&Usage) -> u64) -> u64 {
+        self.lcores.iter().map(|lcore| of(&lcore.usage())).sum()
+    }
+
+    pub fn parked(&self) -> u64 {
+        self.used(|usage| usage.keys.parked.into())
     }
 
     pub fn stat(&self, name: &str) -> u64 {
