@@ -3,9 +3,9 @@
 mod pair;
 
 use keyfence::ids::ContextId;
+use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
 use keyfence::{Buf, EngineEvent, Event, Local, Status};
 use keyfence_mempool::sync::Arc;
-use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
 use pair::judged::{Court, Judged, MS, Part, fast_limits};
 use pair::scene::{Granted, Scene, completions, ends};
 use pair::{Pair, Side, Slot};
@@ -23,7 +23,12 @@ fn slow_left() -> Court {
 }
 
 /// Lets a puppet take a big buffer and start `write`s and reads with it; gives the buffer and its first address.
-fn start(scene: &Scene, pair: &mut Pair<Judged>, grants: &[Granted], sends: bool) -> (Slot<Buf>, u64) {
+fn start(
+    scene: &Scene,
+    pair: &mut Pair<Judged>,
+    grants: &[Granted],
+    sends: bool,
+) -> (Slot<Buf>, u64) {
     let (buf, address) = (Slot::new(), Slot::new());
     let (to_buf, to_address) = (buf.clone(), address.clone());
     let imports: Vec<_> = grants.iter().map(|grant| grant.import).collect();
@@ -129,7 +134,9 @@ fn r1_a_killed_owner_is_reclaimed_after_its_last_key() {
         done.status,
         Status::Ok | Status::Revoked | Status::Indeterminate
     )));
-    let revoked = events.iter().filter(|event| matches!(event, Event::Revoked(_)));
+    let revoked = events
+        .iter()
+        .filter(|event| matches!(event, Event::Revoked(_)));
     assert_eq!(revoked.count(), 2);
     court.acquit();
 }
@@ -139,7 +146,12 @@ fn r2_with_imports_and_no_grants_the_notice_follows_the_fence_of_its_operations(
     let mut court = slow_left();
     let scene = Scene::new(&mut court.pair);
     let grant = scene.grant(&mut court.pair, MIB);
-    let (buf, _) = start(&scene, &mut court.pair, core::slice::from_ref(&grant), false);
+    let (buf, _) = start(
+        &scene,
+        &mut court.pair,
+        core::slice::from_ref(&grant),
+        false,
+    );
     drop(buf.take());
     let context = scene.holder_context();
     court.pair.left.engine.kill(context);
@@ -168,7 +180,12 @@ fn r2_the_slot_is_reused_after_the_reclaim_alone() {
     let mut court = Court::new(Part::quiet(), right);
     let scene = Scene::new(&mut court.pair);
     let grant = scene.grant(&mut court.pair, MIB);
-    let (_buf, _) = start(&scene, &mut court.pair, core::slice::from_ref(&grant), false);
+    let (_buf, _) = start(
+        &scene,
+        &mut court.pair,
+        core::slice::from_ref(&grant),
+        false,
+    );
     drop(grant.buf.take());
     let context = scene.owner_context();
     court.pair.right.engine.kill(context);
@@ -208,10 +225,15 @@ fn r2_zapped_of_each_grant_precedes_the_end_of_its_memory() {
     let mut flushed = false;
     let context = scene.owner_context();
     court.pair.until(|_| {
-        flushed = witness
-            .events()
-            .iter()
-            .any(|event| matches!(event, Event::Flushed { token: 5, quarantined: 0 }));
+        flushed = witness.events().iter().any(|event| {
+            matches!(
+                event,
+                Event::Flushed {
+                    token: 5,
+                    quarantined: 0
+                }
+            )
+        });
         flushed
     });
     for grant in &grants {
@@ -238,7 +260,10 @@ fn r2_a_peer_that_stands_still_delays_the_end_by_the_bound_at_most() {
         events.extend(scene.owner.events());
         assert!(court.pair.now_ns - start_ns < 10 * MS);
     }
-    assert!(court.pair.now_ns - start_ns >= MS, "the fence was waited for");
+    assert!(
+        court.pair.now_ns - start_ns >= MS,
+        "the fence was waited for"
+    );
     assert_eq!(ends(&events, id), (1, 0));
     assert_eq!(court.right.live_keys(grant.range.clone()), 0);
     court.acquit();

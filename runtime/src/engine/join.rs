@@ -411,7 +411,8 @@ fn lane_sizes(limits: &Limits) -> LaneSizes {
         requests: 2 * limits.grants as usize + 4,
         lookups: usize::from(LOOKUPS),
         // Each import, context and epoch has at most a few frames waiting. More are the peer's own loss.
-        answers: (limits.grants + limits.imports + 4 * limits.contexts + 2 * limits.epochs) as usize
+        answers: (limits.grants + limits.imports + 4 * limits.contexts + 2 * limits.epochs)
+            as usize
             + 64,
     }
 }

@@ -254,8 +254,7 @@ impl Core {
     /// Gives the credit of one message back to its lane, if that is still the lane it came on.
     fn consumed_one(&mut self, lane: LaneId, session: u32, context: u16) {
         let entry = self.lanes[lane.0 as usize].as_deref_mut();
-        let Some(entry) = entry.filter(|entry| entry.session == session && entry.is_sound())
-        else {
+        let Some(entry) = entry.filter(|entry| entry.session == session && entry.is_sound()) else {
             return;
         };
         let window = &mut entry.contexts[context as usize].window;

@@ -217,10 +217,7 @@ mod tests {
         }
         assert!(!queue.takes_lookup());
         assert_eq!(queue.next_request(), Some(Request::KeepAlive));
-        assert_eq!(
-            queue.next_request(),
-            Some(Request::Lookup { pending: 0 })
-        );
+        assert_eq!(queue.next_request(), Some(Request::Lookup { pending: 0 }));
         assert!(queue.takes_lookup());
         queue.ask(Request::KeepAlive);
         queue.clear();

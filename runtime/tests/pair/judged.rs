@@ -8,10 +8,11 @@ use keyfence::pmd::wrap::check::{Check, Ledger, Party};
 use keyfence::pmd::wrap::fault::{Fault, Plan};
 use keyfence_mempool::sync::Arc;
 
+use super::switched::{Switched, Switches};
 use super::{Pair, builder, small_limits};
 
 /// The plan below the oracle: a swallowed completion is one that the oracle has not seen either, so it proves nothing to it.
-pub type Judged = Check<Fault<SoftDevice>>;
+pub type Judged = Check<Switched<Fault<SoftDevice>>>;
 
 /// A microsecond and a millisecond of virtual time.
 pub const US: u64 = 1_000;
@@ -64,7 +65,7 @@ impl Part {
     }
 
     /// Both sides have as many lcores: that is what `builder` takes the peer to have.
-    fn builder(&self, name: &str, peer: &str) -> EngineBuilder {
+    pub fn builder(&self, name: &str, peer: &str) -> EngineBuilder {
         builder(name, peer, self.lcores)
             .limits(self.limits.clone())
             .timeouts(self.timeouts.clone())
@@ -76,15 +77,17 @@ pub struct Court {
     pub pair: Pair<Judged>,
     pub left: Arc<Ledger>,
     pub right: Arc<Ledger>,
+    pub left_switches: Arc<Switches>,
+    pub right_switches: Arc<Switches>,
+    pub fabric: Fabric,
 }
 
-pub fn device(fabric: &Fabric, plan: Plan) -> (Judged, Arc<Ledger>) {
-    let device = Check::new(Fault::new(
-        fabric.device(SoftConfig::default()).unwrap(),
-        plan,
-    ));
+pub fn device(fabric: &Fabric, plan: Plan) -> (Judged, Arc<Ledger>, Arc<Switches>) {
+    let soft = fabric.device(SoftConfig::default()).unwrap();
+    let (device, switches) = Switched::new(Fault::new(soft, plan));
+    let device = Check::new(device);
     let ledger = device.ledger();
-    (device, ledger)
+    (device, ledger, switches)
 }
 
 impl Court {
@@ -98,12 +101,15 @@ impl Court {
             left.builder("left", "right"),
             right.builder("right", "left"),
         );
-        let (left_device, left) = device(&fabric, left.plan);
-        let (right_device, right) = device(&fabric, right.plan);
+        let (left_device, left, left_switches) = device(&fabric, left.plan);
+        let (right_device, right, right_switches) = device(&fabric, right.plan);
         Self {
             pair: Pair::on(builders.0, left_device, builders.1, right_device),
             left,
             right,
+            left_switches,
+            right_switches,
+            fabric,
         }
     }
 

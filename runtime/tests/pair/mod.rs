@@ -5,6 +5,7 @@
 pub mod judged;
 pub mod raw;
 pub mod scene;
+pub mod switched;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

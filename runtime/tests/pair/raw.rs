@@ -38,6 +38,7 @@ pub struct RawLane {
     pub number: u16,
     pub session: u32,
     pub broken: bool,
+    posted: u32,
 }
 
 pub struct Raw {
@@ -51,8 +52,9 @@ pub struct Raw {
     pub inbox: VecDeque<(usize, Vec<u8>)>,
     /// The statuses of our own requests.
     pub done: Vec<Completion>,
-    posted: u32,
     sent: u64,
+    /// Whether headers tell of receives posted again.
+    pub gives_credit: bool,
 }
 
 /// An engine with a raw peer, and the books of the engine's device.
@@ -90,8 +92,8 @@ impl Raw {
             lanes: Vec::new(),
             inbox: VecDeque::new(),
             done: Vec::new(),
-            posted: 0,
             sent: 0,
+            gives_credit: true,
         }
     }
 
@@ -125,7 +127,10 @@ impl Raw {
         let number = word(private::NUMBER);
         let at = private::SESSION;
         let session = u32::from_le_bytes(private[at..at + 4].try_into().unwrap());
-        private.copy_within(private::SOURCE_LCORE..private::TARGET_LCORE, private::TARGET_LCORE);
+        private.copy_within(
+            private::SOURCE_LCORE..private::TARGET_LCORE,
+            private::TARGET_LCORE,
+        );
         private[private::CONTEXTS..private::CONTEXTS + 4].copy_from_slice(&16_u32.to_le_bytes());
         private[private::GRANTS..private::GRANTS + 4].copy_from_slice(&64_u32.to_le_bytes());
         private[private::INCARNATION..private::INCARNATION + 16].copy_from_slice(&[9; 16]);
@@ -134,6 +139,7 @@ impl Raw {
             number,
             session,
             broken: false,
+            posted: 0,
         });
         let lane = self.lanes.len() - 1;
         for slot in 0..RECEIVES {
@@ -149,7 +155,7 @@ impl Raw {
         let sge = Sge::new(address, SLOT_BYTES as u32, self.region.lkey);
         let qp = self.lanes[lane].qp;
         self.path.post_receives(qp, &[ReceiveRequest { id, sge }]);
-        self.posted += 1;
+        self.lanes[lane].posted += 1;
     }
 
     fn complete(&mut self, done: &Completion) {
@@ -157,7 +163,10 @@ impl Raw {
             self.done.push(*done);
             return;
         }
-        let (lane, slot) = ((done.id.0 >> 32) as usize & 0xffff, done.id.0 as u32 as usize);
+        let (lane, slot) = (
+            (done.id.0 >> 32) as usize & 0xffff,
+            done.id.0 as u32 as usize,
+        );
         if !done.is_success() {
             self.lanes[lane].broken = true;
             return;
@@ -182,10 +191,15 @@ impl Raw {
         self.path.post_burst(self.lanes[lane].qp, &[work]) == 1
     }
 
-    /// A header that tells the engine of generous receives.
-    pub fn header(&self) -> Header {
+    /// The runtime's own header on a lane.
+    pub fn header(&self, lane: usize) -> Header {
+        let posted = self.lanes[lane].posted;
         Header {
-            lane_credit: RECEIVES as u32,
+            lane_credit: if self.gives_credit {
+                posted
+            } else {
+                RECEIVES as u32
+            },
             ..Header::default()
         }
     }
@@ -261,12 +275,12 @@ impl Raw {
     }
 
     pub fn acknowledge(&mut self, lane: usize, epoch: Epoch) {
-        let header = self.header();
+        let header = self.header(lane);
         self.send(lane, &header, &Frame::Revoked { epoch });
     }
 
     pub fn drop_import(&mut self, lane: usize, grant: GrantId) {
-        let (header, grants) = (self.header(), [grant]);
+        let (header, grants) = (self.header(lane), [grant]);
         let grants = List::from(&grants[..]);
         self.send(lane, &header, &Frame::ImportsDropped { grants });
     }
@@ -276,7 +290,7 @@ impl Duel {
     pub fn new(part: Part) -> Self {
         let mut duel = Self::before_hello(part);
         for lane in 0..duel.raw.lanes.len() {
-            let (header, hello) = (duel.raw.header(), duel.raw.hello(lane));
+            let (header, hello) = (duel.raw.header(lane), duel.raw.hello(lane));
             duel.raw.send(lane, &header, &Frame::Hello(hello));
         }
         duel.until(|duel| {
@@ -290,7 +304,7 @@ impl Duel {
     pub fn before_hello(part: Part) -> Self {
         let fabric = Fabric::new();
         let raw = Raw::new(&fabric);
-        let (device, ledger) = device(&fabric, part.plan);
+        let (device, ledger, _) = device(&fabric, part.plan);
         let builder = builder("engine", RAW, 1)
             .limits(part.limits)
             .timeouts(part.timeouts);

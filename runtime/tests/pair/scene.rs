@@ -7,11 +7,7 @@ use keyfence::{Buf, Event, Import, Lease, OpDone, Rights};
 use super::{Pair, Puppet, Slot};
 
 /// Looks a context of the peer up, from the side that `puppet` is on.
-pub fn lookup<D: Device>(
-    pair: &mut Pair<D>,
-    puppet: &Puppet,
-    name: &'static str,
-) -> RemoteContext {
+pub fn lookup<D: Device>(pair: &mut Pair<D>, puppet: &Puppet, name: &'static str) -> RemoteContext {
     puppet.act(move |cx| cx.lookup(PeerId(0), name, u64::MAX).unwrap());
     let mut found = None;
     pair.until(|_| {

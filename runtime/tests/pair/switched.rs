@@ -1,0 +1,175 @@
+//! A device whose faults a test switches on and off while it runs.
+
+use core::ops::Range;
+
+use keyfence::pmd::*;
+use keyfence_mempool::Arena;
+use keyfence_mempool::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+
+/// The test's side.
+#[derive(Debug, Default)]
+pub struct Switches {
+    /// So many completions of posted requests are swallowed from now on; `u64::MAX` for all.
+    pub swallow: AtomicU64,
+    /// Deallocations hang: nothing is done.
+    pub dealloc_hangs: AtomicBool,
+    /// Destructions hang.
+    pub destroy_hangs: AtomicBool,
+    /// Moving a queue pair to error hangs.
+    pub error_hangs: AtomicBool,
+    /// Queue pairs can't be made.
+    pub create_fails: AtomicBool,
+    /// Queue pairs that exist.
+    pub qps: AtomicU64,
+    /// Windows that exist.
+    pub windows: AtomicU64,
+}
+
+pub fn on(switch: &AtomicBool) {
+    switch.store(true, Ordering::Relaxed);
+}
+
+pub fn off(switch: &AtomicBool) {
+    switch.store(false, Ordering::Relaxed);
+}
+
+pub fn set(switch: &AtomicU64, value: u64) {
+    switch.store(value, Ordering::Relaxed);
+}
+
+pub struct Switched<D> {
+    inner: D,
+    switches: Arc<Switches>,
+}
+
+pub struct SwitchedPath<P> {
+    inner: P,
+    switches: Arc<Switches>,
+}
+
+impl<D> Switched<D> {
+    pub fn new(inner: D) -> (Self, Arc<Switches>) {
+        let switches = Arc::new(Switches::default());
+        let device = Self {
+            inner,
+            switches: Arc::clone(&switches),
+        };
+        (device, switches)
+    }
+}
+
+const LATE: ControlError = ControlError::Late { waited_ns: 1 };
+
+fn hangs(switch: &AtomicBool) -> Result<(), ControlError> {
+    if switch.load(Ordering::Relaxed) {
+        Err(LATE)
+    } else {
+        Ok(())
+    }
+}
+
+impl<D: Device> Control for Switched<D> {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+    fn alloc_pd(&self) -> Result<PdId, ControlError> {
+        self.inner.alloc_pd()
+    }
+    fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError> {
+        self.inner.dealloc_pd(pd)
+    }
+    fn register(
+        &self,
+        pd: PdId,
+        arena: &Arc<Arena>,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Region, ControlError> {
+        self.inner.register(pd, arena, range, access)
+    }
+    fn deregister(&self, region: RegionId) -> Result<(), ControlError> {
+        self.inner.deregister(region)
+    }
+    fn create_qp(&self, config: &QpConfig) -> Result<QpId, ControlError> {
+        hangs(&self.switches.create_fails)?;
+        let qp = self.inner.create_qp(config)?;
+        self.switches.qps.fetch_add(1, Ordering::Relaxed);
+        Ok(qp)
+    }
+    fn listen(&self, address: &str) -> Result<(), ControlError> {
+        self.inner.listen(address)
+    }
+    fn start_connect(&self, qp: QpId, address: &str, private: &[u8]) -> Result<(), ControlError> {
+        self.inner.start_connect(qp, address, private)
+    }
+    fn accept(&self, request: RequestId, qp: QpId, private: &[u8]) -> Result<(), ControlError> {
+        self.inner.accept(request, qp, private)
+    }
+    fn reject(&self, request: RequestId, private: &[u8]) -> Result<(), ControlError> {
+        self.inner.reject(request, private)
+    }
+    fn poll_event(&self) -> Option<ControlEvent> {
+        self.inner.poll_event()
+    }
+    fn error_qp(&self, qp: QpId) -> Result<(), ControlError> {
+        hangs(&self.switches.error_hangs)?;
+        self.inner.error_qp(qp)
+    }
+    fn destroy_qp(&self, qp: QpId) -> Result<(), ControlError> {
+        hangs(&self.switches.destroy_hangs)?;
+        self.inner.destroy_qp(qp)?;
+        self.switches.qps.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn alloc_window(&self, qp: QpId) -> Result<Window, ControlError> {
+        let window = self.inner.alloc_window(qp)?;
+        self.switches.windows.fetch_add(1, Ordering::Relaxed);
+        Ok(window)
+    }
+    fn dealloc_window(&self, window: WindowId) -> Result<(), ControlError> {
+        hangs(&self.switches.dealloc_hangs)?;
+        self.inner.dealloc_window(window)?;
+        self.switches.windows.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl<D: Device> Device for Switched<D> {
+    type Path = SwitchedPath<D::Path>;
+    fn open_path(&self, lcore: LcoreId) -> Result<Self::Path, OpenPathError> {
+        Ok(SwitchedPath {
+            inner: self.inner.open_path(lcore)?,
+            switches: Arc::clone(&self.switches),
+        })
+    }
+}
+
+impl<P: DataPath> DataPath for SwitchedPath<P> {
+    fn post_burst(&mut self, qp: QpId, work: &[WorkRequest]) -> usize {
+        self.inner.post_burst(qp, work)
+    }
+    fn post_receives(&mut self, qp: QpId, receives: &[ReceiveRequest]) -> usize {
+        self.inner.post_receives(qp, receives)
+    }
+    fn poll_burst(&mut self, done: &mut [Completion]) -> usize {
+        let count = self.inner.poll_burst(done);
+        let mut kept = 0;
+        for at in 0..count {
+            // The runtime marks its receives by the highest bit; a test's device may know.
+            let posted = done[at].id.0 >> 63 == 0;
+            let left = self.switches.swallow.load(Ordering::Relaxed);
+            if posted && left > 0 {
+                if left < u64::MAX {
+                    set(&self.switches.swallow, left - 1);
+                }
+                continue;
+            }
+            done[kept] = done[at];
+            kept += 1;
+        }
+        kept
+    }
+    fn release_qp(&mut self, qp: QpId) {
+        self.inner.release_qp(qp);
+    }
+}

@@ -1,0 +1,332 @@
+//! R6: every reclaim ends once and in time, whatever the device swallows or the control calls do. B42.
+
+mod pair;
+
+use keyfence::ids::ContextId;
+use keyfence::{EngineEvent, Event, Local, Message, QuarantineReason};
+use pair::judged::{Court, Judged, fast_limits, short_timeouts};
+use pair::scene::{Granted, Scene, ends};
+use pair::switched::{off, on, set};
+use pair::{Pair, Side, Slot};
+
+const BYTES: usize = 256 << 10;
+
+/// Everything of one reclaim that the engine's owner was told.
+fn told(side: &Side<Judged>, context: ContextId) -> Vec<EngineEvent> {
+    let about = |event: &&EngineEvent| match event {
+        EngineEvent::Reclaimed { context: known, .. }
+        | EngineEvent::Quarantined { context: known, .. } => *known == context,
+        _ => false,
+    };
+    side.events.iter().filter(about).cloned().collect()
+}
+
+/// Steps until the reclaim of a context on the chosen side has ended; asserts R6's bound.
+fn ends_in_time(
+    pair: &mut Pair<Judged>,
+    side: fn(&Pair<Judged>) -> &Side<Judged>,
+    context: ContextId,
+) -> EngineEvent {
+    let bound_ns = short_timeouts().reclaim_bound_ns(fast_limits().context.grants);
+    // A step before the kill is seen, and one behind each of the timers.
+    let deadline_ns = pair.now_ns + bound_ns + 10_000;
+    pair.until(|pair| {
+        assert!(pair.now_ns < deadline_ns, "R6: beyond {bound_ns} ns");
+        !told(side(pair), context).is_empty()
+    });
+    told(side(pair), context).pop().unwrap()
+}
+
+fn left(pair: &Pair<Judged>) -> &Side<Judged> {
+    &pair.left
+}
+
+fn right(pair: &Pair<Judged>) -> &Side<Judged> {
+    &pair.right
+}
+
+/// The holder has a write of several slices posted, whose completions are swallowed from now on.
+fn write_in_flight(court: &mut Court, swallow: u64) -> (Scene, Granted) {
+    let scene = Scene::new(&mut court.pair);
+    let granted = scene.grant(&mut court.pair, BYTES);
+    let import = granted.import;
+    court.pair.steps(20);
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(BYTES).unwrap();
+        cx.write(&import, 0, &[Local::prefix(&buf, BYTES)], 1)
+            .unwrap();
+    });
+    set(&court.left_switches.swallow, swallow);
+    court.pair.step();
+    (scene, granted)
+}
+
+fn works_again(court: &mut Court) {
+    let up = |side: &Side<Judged>| {
+        let ups = side.events.iter();
+        ups.filter(|event| matches!(event, EngineEvent::PeerUp(_)))
+            .count()
+            == 2
+    };
+    court.pair.until(|pair| up(&pair.left) && up(&pair.right));
+    let owner = court.pair.right.puppet(0, "owner again");
+    let holder = court.pair.left.puppet(0, "holder again");
+    court.pair.steps(20);
+    let id = pair::scene::lookup(&mut court.pair, &owner, "holder again");
+    let granted = pair::scene::grant(&mut court.pair, &owner, &holder, id, 64);
+    assert_eq!(court.right.live_keys(granted.range), 1);
+    court.acquit();
+}
+
+#[test]
+fn b42_one_completion_swallowed_is_proven_by_a_later_one() {
+    let mut court = Court::quiet();
+    // The last of the burst: the one signaled for all.
+    let (scene, _granted) = write_in_flight(&mut court, 1);
+    court.pair.steps(50);
+    let id = scene.holder_context();
+    court.pair.left.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, left, id);
+    assert!(matches!(end, EngineEvent::Reclaimed { .. }), "{end:?}");
+    court.pair.steps(5_000);
+    assert_eq!(told(&court.pair.left, id).len(), 1);
+    assert_eq!(court.pair.left.stat("lanes_broken"), 0);
+    assert_eq!(court.pair.left.used(|usage| usage.ops), 0);
+    court.acquit();
+}
+
+#[test]
+fn b42_all_completions_swallowed_sacrifice_the_lane() {
+    let mut court = Court::quiet();
+    let (scene, granted) = write_in_flight(&mut court, u64::MAX);
+    let id = scene.holder_context();
+    court.pair.left.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, left, id);
+    assert!(matches!(end, EngineEvent::Reclaimed { .. }), "{end:?}");
+    assert_eq!(court.left.open_requests(), 0, "{:?}", court.left);
+    assert!(court.pair.left.stat("lanes_broken") > 0);
+    set(&court.left_switches.swallow, 0);
+    let mut events = Vec::new();
+    let owner = scene.owner.clone();
+    court.pair.until(|_| {
+        events.extend(owner.events());
+        events
+            .iter()
+            .any(|event| matches!(event, Event::PeerDown(_)))
+    });
+    assert_eq!(ends(&events, granted.id), (1, 0));
+    assert_eq!(told(&court.pair.left, id).len(), 1);
+    works_again(&mut court);
+}
+
+#[test]
+fn b42_when_destruction_hangs_too_the_context_is_quarantined_until_the_late_return() {
+    let mut court = Court::quiet();
+    let (scene, _granted) = write_in_flight(&mut court, u64::MAX);
+    on(&court.left_switches.destroy_hangs);
+    let id = scene.holder_context();
+    court.pair.left.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, left, id);
+    assert!(
+        matches!(
+            end,
+            EngineEvent::Quarantined {
+                keys: 0,
+                bytes: 1_048_576,
+                why: QuarantineReason::Unproven,
+                ..
+            }
+        ),
+        "{end:?}"
+    );
+    assert_eq!(court.pair.left.used(|usage| usage.contexts.into()), 1);
+    assert_eq!(court.pair.left.engine.buffers_in_use(), 1);
+    court.pair.steps(5_000);
+    assert_eq!(court.pair.left.used(|usage| usage.contexts.into()), 1);
+    set(&court.left_switches.swallow, 0);
+    off(&court.left_switches.destroy_hangs);
+    court
+        .pair
+        .until(|pair| pair.left.used(|usage| usage.contexts.into()) == 0);
+    assert_eq!(court.pair.left.engine.buffers_in_use(), 0);
+    assert_eq!(told(&court.pair.left, id).len(), 1, "no second event");
+    works_again(&mut court);
+}
+
+/// The owner has one key that can only be ended by the control side, and that hangs.
+fn stuck_key(hang: fn(&Court)) -> (Court, Scene, Granted) {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    let granted = scene.grant(&mut court.pair, 4096);
+    drop(granted.buf.take());
+    court.pair.steps(20);
+    set(&court.right_switches.swallow, u64::MAX);
+    hang(&court);
+    let id = scene.owner_context();
+    court.pair.right.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, right, id);
+    assert!(
+        matches!(
+            end,
+            EngineEvent::Quarantined {
+                keys: 1,
+                bytes: 4096,
+                why: QuarantineReason::Unproven,
+                ..
+            }
+        ),
+        "{end:?}"
+    );
+    assert_eq!(court.pair.right.stat("grants_quarantined"), 1);
+    assert_eq!(court.pair.right.engine.buffers_in_use(), 1);
+    (court, scene, granted)
+}
+
+fn released_late(mut court: Court, scene: &Scene, granted: &Granted) {
+    set(&court.right_switches.swallow, 0);
+    off(&court.right_switches.dealloc_hangs);
+    off(&court.right_switches.error_hangs);
+    let id = scene.owner_context();
+    court
+        .pair
+        .until(|pair| pair.right.used(|usage| usage.contexts.into()) == 0);
+    assert_eq!(court.right.live_keys(granted.range.clone()), 0);
+    assert_eq!(court.pair.right.stat("late_proofs"), 1);
+    assert_eq!(court.pair.right.stat("grants_zapped"), 0);
+    assert_eq!(court.pair.right.engine.buffers_in_use(), 0);
+    court
+        .pair
+        .until(|pair| pair.right.used(|usage| usage.grants.into()) == 0);
+    assert_eq!(told(&court.pair.right, id).len(), 1, "no second event");
+    works_again(&mut court);
+}
+
+#[test]
+fn r6_when_deallocation_hangs_the_key_is_quarantined_and_the_late_proof_releases_it() {
+    let (court, scene, granted) = stuck_key(|court| on(&court.right_switches.dealloc_hangs));
+    released_late(court, &scene, &granted);
+}
+
+#[test]
+fn r6_when_the_queue_pair_can_not_be_moved_to_error_nothing_is_concluded() {
+    let (court, scene, granted) = stuck_key(|court| on(&court.right_switches.error_hangs));
+    assert_eq!(court.right.live_keys(granted.range.clone()), 1);
+    released_late(court, &scene, &granted);
+}
+
+#[test]
+fn r6_a_peer_is_told_down_when_its_last_key_is_in_quarantine() {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    let granted = scene.grant(&mut court.pair, 4096);
+    let bystander = court.pair.right.puppet(0, "bystander");
+    court.pair.steps(20);
+    on(&court.right_switches.dealloc_hangs);
+    set(&court.left_switches.swallow, u64::MAX);
+    let import = granted.import;
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(8).unwrap();
+        cx.write(&import, 0, &[Local::prefix(&buf, 8)], 1).unwrap();
+    });
+    court.pair.steps(5);
+    let id = scene.holder_context();
+    court.pair.left.engine.kill(id);
+    let (mut down, mut events) = (false, Vec::new());
+    court.pair.until(|_| {
+        let news = bystander.events();
+        down |= news.iter().any(|event| matches!(event, Event::PeerDown(_)));
+        events.extend(scene.owner.events());
+        down
+    });
+    assert_eq!(ends(&events, granted.id), (0, 1));
+    set(&court.left_switches.swallow, 0);
+    off(&court.right_switches.dealloc_hangs);
+    court
+        .pair
+        .until(|pair| pair.right.used(|usage| usage.grants.into()) == 0);
+    events.extend(scene.owner.events());
+    assert_eq!(ends(&events, granted.id), (0, 1), "no second event");
+    works_again(&mut court);
+}
+
+#[test]
+fn r1_a_buffer_that_is_still_held_is_quarantined_alone_and_its_drop_is_the_proof() {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    let (kept, other) = (Slot::new(), Slot::new());
+    let (to_kept, to_other) = (kept.clone(), other.clone());
+    scene.owner.act(move |cx| {
+        to_kept.set(cx.alloc(4096).unwrap());
+        to_other.set(cx.alloc(1 << 20).unwrap());
+    });
+    court.pair.steps(5);
+    drop(other.take());
+    let id = scene.owner_context();
+    court.pair.right.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, right, id);
+    assert!(
+        matches!(
+            end,
+            EngineEvent::Quarantined {
+                keys: 0,
+                bytes: 4096,
+                why: QuarantineReason::HandleHeld,
+                ..
+            }
+        ),
+        "{end:?}"
+    );
+    assert_eq!(court.pair.right.engine.buffers_in_use(), 1);
+    court.pair.steps(2_000);
+    assert_eq!(court.pair.right.used(|usage| usage.contexts.into()), 1);
+    drop(kept.take());
+    court
+        .pair
+        .until(|pair| pair.right.used(|usage| usage.contexts.into()) == 0);
+    assert_eq!(court.pair.right.engine.buffers_in_use(), 0);
+    assert_eq!(told(&court.pair.right, id).len(), 1);
+    court.acquit();
+}
+
+#[test]
+fn r1_a_message_that_is_still_held_is_quarantined_alone() {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    let to = scene.owner_id;
+    scene
+        .holder
+        .act(move |cx| cx.send(to, b"keep me", 1).unwrap());
+    let mut message: Option<Message> = None;
+    court.pair.until(|_| {
+        for event in scene.owner.events() {
+            if let Event::Message(kept) = event {
+                message = Some(kept);
+            }
+        }
+        message.is_some()
+    });
+    let receives = court.pair.right.engine.receives_in_use();
+    let id = scene.owner_context();
+    court.pair.right.engine.kill(id);
+    let end = ends_in_time(&mut court.pair, right, id);
+    assert!(
+        matches!(
+            end,
+            EngineEvent::Quarantined {
+                bytes: 2048,
+                why: QuarantineReason::HandleHeld,
+                ..
+            }
+        ),
+        "{end:?}"
+    );
+    let mut bytes = [0; 7];
+    assert!(message.as_ref().unwrap().read_at(0, &mut bytes));
+    assert_eq!(&bytes, b"keep me", "what is held is not reused");
+    drop(message);
+    court
+        .pair
+        .until(|pair| pair.right.used(|usage| usage.contexts.into()) == 0);
+    assert_eq!(court.pair.right.engine.receives_in_use(), receives - 1);
+    court.acquit();
+}

@@ -1,0 +1,200 @@
+//! R8: a key's value, its window and its slot come back only when the holder has acknowledged, or the queue pair is gone.
+
+mod pair;
+
+use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use keyfence::{Event, GrantError, Lease, Rights};
+use pair::judged::{Court, MS, Part, fast_limits};
+use pair::raw::Duel;
+use pair::scene::{Scene, ends, grant};
+use pair::{Puppet, Slot};
+
+fn holder(duel: &Duel, slot: u16) -> RemoteContext {
+    RemoteContext {
+        peer: PeerId(0),
+        session: duel.raw.lanes[0].session,
+        id: ContextId {
+            lcore: LcoreId(0),
+            slot,
+            generation: 1,
+        },
+    }
+}
+
+fn try_grant(
+    duel: &mut Duel,
+    owner: &Puppet,
+    holder: RemoteContext,
+) -> Result<GrantId, GrantError> {
+    let made = Slot::new();
+    let to_made = made.clone();
+    owner.act(move |cx| {
+        let buf = cx.alloc(64).unwrap();
+        to_made.set(cx.grant(&buf, 0..64, Rights::ALL, holder, Lease::None));
+    });
+    duel.step();
+    duel.step();
+    made.take().unwrap()
+}
+
+fn small(windows: u32) -> Part {
+    let mut limits = fast_limits();
+    limits.windows = windows;
+    Part {
+        limits,
+        ..Part::quiet()
+    }
+}
+
+#[test]
+fn r8_without_an_acknowledgement_the_key_is_ended_but_its_window_is_not_reused() {
+    let mut duel = Duel::new(small(1));
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    let holder = holder(&duel, 2);
+    let id = try_grant(&mut duel, &owner, holder).unwrap();
+    duel.steps(20);
+    let (lane, _, first) = duel.raw.grants().pop().unwrap();
+    owner.act(move |cx| cx.revoke(id).unwrap());
+    let start_ns = duel.now_ns;
+    duel.until(|_| ends(&owner.events(), id) == (1, 0));
+    assert!(
+        duel.now_ns - start_ns >= MS,
+        "not before the fence has passed"
+    );
+    assert_eq!(duel.ledger.all_live_keys(), 0);
+    assert_eq!(duel.side.parked(), 1);
+    assert!(matches!(
+        try_grant(&mut duel, &owner, holder),
+        Err(GrantError::Limit(_))
+    ));
+    // It is named again with the keep-alives, until it is acknowledged.
+    duel.raw.inbox.clear();
+    let mut again = Vec::new();
+    duel.until(|duel| {
+        again.extend(duel.raw.revokes());
+        again.len() >= 3
+    });
+    assert!(
+        again
+            .iter()
+            .all(|(_, _, last, grants)| *last && *grants == [id])
+    );
+    duel.raw.acknowledge(lane, again[0].1);
+    duel.until(|duel| duel.side.parked() == 0);
+    try_grant(&mut duel, &owner, holder).unwrap();
+    duel.steps(20);
+    let (_, _, second) = duel.raw.grants().pop().unwrap();
+    assert_eq!(first.rkey.index(), second.rkey.index(), "the same window");
+    assert_ne!(first.rkey, second.rkey, "with another key");
+}
+
+#[test]
+fn r8_keys_that_no_revoke_has_named_are_not_acknowledged_by_the_answer_to_one() {
+    // So few receives at the holder that most revokes wait until the fence is over; then a frame of the epoch without its keys would be
+    // answered, and the answer would count for them.
+    let mut duel = Duel::new(small(64));
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    let to = holder(&duel, 2);
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        ids.push(try_grant(&mut duel, &owner, to).unwrap());
+        duel.steps(2);
+    }
+    duel.raw.inbox.clear();
+    duel.raw.gives_credit = false;
+    // Each in an epoch of its own, and all of them past the holder's receives: it gives no credit.
+    for &id in &ids {
+        owner.act(move |cx| {
+            cx.revoke(id).unwrap();
+            let _ = cx.flush(0);
+        });
+        duel.step();
+    }
+    let mut zapped = 0;
+    duel.until(|_| {
+        let events = owner.events();
+        zapped += events
+            .iter()
+            .filter(|event| matches!(event, Event::Zapped(_)))
+            .count();
+        zapped == 40
+    });
+    duel.raw.gives_credit = true;
+    // Whatever was asked is answered, honestly: by what it named.
+    let mut named = std::collections::BTreeSet::new();
+    duel.until(|duel| {
+        for (lane, epoch, last, grants) in duel.raw.revokes() {
+            named.extend(grants);
+            if last {
+                duel.raw.acknowledge(lane, epoch);
+            }
+        }
+        let acknowledged = 40 - duel.side.parked() as usize;
+        assert!(
+            acknowledged <= named.len(),
+            "{acknowledged} keys count as acknowledged, {} were named",
+            named.len()
+        );
+        acknowledged == 40
+    });
+    assert_eq!(named.len(), 40);
+}
+
+#[test]
+fn r8_300_rounds_on_one_window_with_an_acknowledgement_each() {
+    let part = || small(1);
+    let mut court = Court::new(part(), part());
+    let scene = Scene::new(&mut court.pair);
+    let mut last = None;
+    for round in 0..300 {
+        let granted = grant(
+            &mut court.pair,
+            &scene.owner,
+            &scene.holder,
+            scene.holder_id,
+            64,
+        );
+        assert_eq!(court.right.live_keys(granted.range.clone()), 1);
+        let id = granted.id;
+        assert_ne!(last, Some(id), "round {round}");
+        last = Some(id);
+        scene.owner.act(move |cx| {
+            cx.revoke(id).unwrap();
+            cx.flush(round).unwrap();
+        });
+        let owner = scene.owner.clone();
+        court.pair.until(|_| ends(&owner.events(), id) == (1, 0));
+        assert_eq!(court.right.live_keys(granted.range.clone()), 0);
+        drop(granted.buf.take());
+        court.pair.until(|pair| pair.right.parked() == 0);
+    }
+    assert_eq!(court.pair.right.stat("lanes_broken"), 0);
+    assert_eq!(court.pair.right.used(|usage| usage.windows.into()), 0);
+    court.acquit();
+}
+
+#[test]
+fn r8_the_end_of_the_queue_pair_frees_what_is_parked() {
+    let mut duel = Duel::new(small(1));
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    let to = holder(&duel, 2);
+    let id = try_grant(&mut duel, &owner, to).unwrap();
+    owner.act(move |cx| cx.revoke(id).unwrap());
+    duel.until(|_| ends(&owner.events(), id) == (1, 0));
+    assert_eq!(duel.side.parked(), 1);
+    let grant = keyfence::wire::Grant {
+        grant: id,
+        rkey: keyfence::pmd::Rkey::new(1, 1),
+        rights: Rights::ALL,
+        address: 64,
+        len: 8,
+        lease_ns: 1,
+    };
+    duel.raw.write(0, &grant, 8);
+    duel.until(|duel| duel.side.stat("peers_down") == 1);
+    duel.until(|duel| duel.side.used(|usage| usage.grants.into()) == 0);
+    assert_eq!(duel.side.parked(), 0);
+}
