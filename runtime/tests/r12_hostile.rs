@@ -49,6 +49,17 @@ fn wire_grant(slot: u32, len: u64) -> wire::Grant {
     }
 }
 
+fn gone(slot: u16) -> wire::ContextGone {
+    wire::ContextGone {
+        context: WireContext {
+            slot,
+            generation: 5,
+        },
+        quarantined_keys: 0,
+        quarantined_bytes: 0,
+    }
+}
+
 fn import(duel: &mut Duel, puppet: &Puppet) -> Import {
     let mut import = None;
     duel.until(|_| {
@@ -190,14 +201,7 @@ fn r12_frames_about_the_objects_of_others_change_nothing() {
         found: None,
     };
     duel.raw.send(theirs, &header, &reply);
-    let gone = wire::ContextGone {
-        context: WireContext {
-            slot: 9999,
-            generation: 5,
-        },
-        quarantined_keys: 0,
-        quarantined_bytes: 0,
-    };
+    let gone = gone(9999);
     duel.raw.send(theirs, &header, &Frame::ContextGone(gone));
     duel.steps(200);
     assert!(duel.side.stat("frames_refused") >= 3);

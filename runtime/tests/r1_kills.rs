@@ -39,7 +39,8 @@ fn start(
         for (token, import) in imports.iter().enumerate() {
             let token = token as u64;
             let local = Local::prefix(&memory, import.len as usize);
-            cx.write(import, 0, &[local.clone()], token).unwrap();
+            cx.write(import, 0, core::slice::from_ref(&local), token)
+                .unwrap();
             cx.read(import, 0, &[local], 100 + token).unwrap();
         }
         for token in 0..if sends { 4 } else { 0 } {
