@@ -34,6 +34,7 @@ suite! {
     data_is_there_before_a_later_message
     write_with_immediate_comes_after_its_data
     read_returns_the_bytes_and_sees_earlier_writes
+    reads_far_apart_behind_many_writes_are_answered
     fetch_add_returns_the_old_value
     compare_swap_stores_only_on_a_match
     atomics_execute_exactly_once

@@ -4,7 +4,7 @@ use super::bench::{Bench, End, Grant, Link};
 use super::grants::write_op;
 use super::{Failure, Outcome, ensure, tests};
 use crate::completion::CompletionKind;
-use crate::device::{DataPath, Device};
+use crate::device::{DataPath, Device, QpConfig};
 use crate::work::{Rights, SgeList, WorkOp, WorkRequest};
 
 tests! {
@@ -15,6 +15,7 @@ tests! {
     data_is_there_before_a_later_message,
     write_with_immediate_comes_after_its_data,
     read_returns_the_bytes_and_sees_earlier_writes,
+    reads_far_apart_behind_many_writes_are_answered,
     fetch_add_returns_the_old_value needs [Atomics],
     compare_swap_stores_only_on_a_match needs [Atomics],
     atomics_execute_exactly_once needs [Atomics],
@@ -230,6 +231,40 @@ fn read_returns_the_bytes_and_sees_earlier_writes<D: Device>(bench: &mut Bench<D
     bench.post(End::A, link.a, &[write, read])?;
     bench.wait(End::A, read.id)?;
     bench.holds(End::A, SINK, &bytes, "a read behind a write")
+}
+
+fn reads_far_apart_behind_many_writes_are_answered<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let config = QpConfig {
+        send_depth: bench.caps().max_send_depth.min(64),
+        ..bench.config(End::A)
+    };
+    let depth = config.send_depth as usize;
+    let link = bench.link_with(&config)?;
+    let grant = bench.open(End::B, link, TARGET, 64, Rights::READ_WRITE)?;
+    let source = bench.one(End::A, LOCAL, 8);
+    // Places of the queue hold requests of two laps when the answers come.
+    for _ in 0..depth * 5 / 8 {
+        let write = bench.work(write_op(grant.at(0)), source);
+        bench.succeed(End::A, link.a, write)?;
+    }
+    let remote = grant.at(0);
+    let mut work = Vec::new();
+    for at in 0..depth * 15 / 16 {
+        let sink = bench.one(End::A, SINK + 8 * at, 8);
+        work.push(match at == depth / 6 || at == depth / 2 {
+            true => bench.work(WorkOp::Read { remote }, sink),
+            false => bench.work(write_op(remote), source),
+        });
+    }
+    bench.post(End::A, link.a, &work)?;
+    for (posted, done) in work.iter().zip(bench.next(End::A, work.len())?) {
+        ensure!(
+            done.id == posted.id && done.is_success(),
+            "{done:?} came where the success of {:?} was next",
+            posted.id
+        );
+    }
+    Ok(())
 }
 
 fn fetch_add_returns_the_old_value<D: Device>(bench: &mut Bench<D>) -> Outcome {

@@ -57,6 +57,12 @@ impl Requester {
 
     /// The queue's number of the request that the next answer must be for.
     fn asked(&mut self, request: u64) -> Result<u64, Malformed> {
+        // What is executed is answered, and its place may hold a newer request.
+        self.answering = self.answering.max(self.queue.executed);
+        assert!(
+            self.queue.sent - self.answering <= self.queue.depth,
+            "an answer is looked for beyond the queue"
+        );
         while self.answering < self.queue.sent {
             let flight = self.queue.flight(self.answering);
             if matches!(flight.kind, CompletionKind::Read | CompletionKind::Atomic) {

@@ -13,6 +13,7 @@ use super::keys::{Extent, Identity, KeyTable, Phase};
 use super::link::{End, Link, Side};
 use super::memory::Memory;
 use super::stream::SLICE_BYTES;
+use super::wire::{Answer, Response};
 use crate::completion::{Completion, WcStatus};
 use crate::device::QpConfig;
 use crate::ids::{LcoreId, Lkey, PdId, QpId, Rkey, WorkId};
@@ -23,6 +24,7 @@ const QP: QpId = QpId(9);
 /// The victim's receives and sinks may be written, the rest of its arena may not.
 const OWN: usize = 1 << 18;
 const ARENA_BYTES: usize = 1 << 20;
+const DEPTH: u32 = 16;
 const LKEY: Lkey = Lkey(1 << 8);
 
 /// An endpoint with requests of every kind under way, and the peer's end of its link in the attacker's hands.
@@ -36,6 +38,13 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
+        let mut victim = Self::unasked();
+        victim.post();
+        victim
+    }
+
+    /// With nothing posted.
+    fn unasked() -> Self {
         let config = ArenaConfig {
             page_size: PageSize::Base4KiB,
             transparent: false,
@@ -72,8 +81,23 @@ impl Victim {
             attacker: link.end(Side::Acceptor),
         };
         victim.endpoint.connect(Box::new(link.end(Side::Connector)));
-        victim.post();
         victim
+    }
+
+    /// One write of eight bytes.
+    fn post_write(&mut self) -> usize {
+        let remote = Remote {
+            address: 0x1000,
+            rkey: Rkey(0x777),
+        };
+        let op = WorkOp::Write {
+            remote,
+            immediate: None,
+        };
+        let list = SgeList::one(Sge::new(self.arena.address(), 8, LKEY));
+        let mut memory = Memory::new(&self.keys, &mut self.arenas, SLICE_BYTES);
+        self.endpoint
+            .post(&mut memory, &[WorkRequest::new(WorkId(1), op, list)])
     }
 
     fn post(&mut self) {
@@ -125,7 +149,7 @@ fn endpoint() -> Endpoint {
     let config = QpConfig {
         pd: PD,
         lcore: LcoreId(0),
-        send_depth: 16,
+        send_depth: DEPTH,
         receive_depth: 16,
         max_sge: 2,
         max_inline_bytes: 0,
@@ -236,5 +260,37 @@ fn a_counter_that_runs_ahead_or_back_is_a_protocol_error() {
             done.iter()
                 .all(|done| matches!(done.status, WcStatus::Success | WcStatus::Flushed))
         );
+    }
+}
+
+/// However many writes were acknowledged: the search for the request of an answer looks at the queue, not at history. `asked` asserts it.
+#[test]
+fn r12_an_answer_that_nobody_asked_for_is_refused_at_once() {
+    for response in [
+        Response {
+            request: 0,
+            answer: Answer::Data { len: 8 },
+            payload: [0; 5],
+        },
+        Response {
+            request: 0,
+            answer: Answer::Former { value: 1 },
+            payload: [0; 5],
+        },
+    ] {
+        let mut victim = Victim::unasked();
+        for _ in 0..5 * DEPTH {
+            assert_eq!(victim.post_write(), 1);
+            assert!(victim.attacker.requests_in.peek().is_some());
+            victim.attacker.requests_in.finish(0, true);
+            victim.attacker.requests_in.publish(true);
+            let done = victim.visit();
+            assert!(done.len() == 1 && done[0].is_success(), "{done:?}");
+        }
+        assert_eq!(victim.post_write(), 1);
+        victim.attacker.answers_out.write(response.encode(), 0);
+        let done = victim.visit();
+        assert_eq!(done.len(), 1);
+        assert_eq!(done[0].status, WcStatus::Flushed);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct SendQueue {
     work: Box<[WorkRequest]>,
     inline: Box<[u8]>,
     inline_bytes: usize,
-    depth: u64,
+    pub(super) depth: u64,
     pub(crate) posted: u64,
     pub(crate) sent: u64,
     pub(crate) executed: u64,
