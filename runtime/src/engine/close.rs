@@ -55,15 +55,16 @@ impl Core {
                 }
             }
         }
+        // Messages among them are handles, and nobody will be told of them.
+        let context = self.contexts.get_mut(slot);
+        context.events.clear();
+        context.landed.clear();
         self.sweep_buffers(slot);
         self.retain_buffers(slot);
         let handles_out = self.handles_out(slot);
         if handles_out {
             self.awaiting_handles.push_back(slot);
         }
-        let context = self.contexts.get_mut(slot);
-        context.events.clear();
-        context.landed.clear();
         self.stats.cordons_with_ops_in_flight += u64::from(in_flight > 0);
         for key in 0..self.grants.capacity() {
             if self
@@ -233,9 +234,10 @@ impl Core {
         !context.messages.is_empty() || context.buffers.iter().any(out)
     }
 
-    /// Looks whether the handles of contexts under reclaim have come back.
+    /// Looks whether the handles of contexts under reclaim have come back; of a few in each step, since some may be held for ever.
     pub(super) fn check_handles(&mut self) {
-        for _ in 0..self.awaiting_handles.len() {
+        const CONTEXTS_A_STEP: usize = 4;
+        for _ in 0..self.awaiting_handles.len().min(CONTEXTS_A_STEP) {
             let Some(slot) = self.awaiting_handles.pop_front() else {
                 return;
             };

@@ -33,6 +33,14 @@ impl Core {
                 self.lane_mut(lane).control.ask_again(request);
                 break;
             }
+            // R5: what names keys is part of a reclaim, and is paid for like it.
+            if matches!(request, Request::Revoke(_) | Request::Remind { .. }) {
+                if self.reclaim_budget_wrs == 0 {
+                    self.lane_mut(lane).control.ask_again(request);
+                    break;
+                }
+                self.reclaim_budget_wrs -= 1;
+            }
             self.post_request(lane, request);
         }
         self.announce_receives(lane);
