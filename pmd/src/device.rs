@@ -66,6 +66,9 @@ pub struct Caps {
     pub chain_stops: bool,
     /// `dealloc_window` on a healthy queue pair ends the key's accesses before it returns.
     pub dealloc_fences: bool,
+    /// An invalidation of a key that is not live on its queue pair fails and ends nothing. Where this is false the caller must not post one:
+    /// it may end another's key or stop the host (Soft-RoCE).
+    pub invalidate_checks: bool,
 }
 
 /// How a region may be used.

@@ -87,6 +87,9 @@ suite! {
     region_key_works_through_its_domain_until_deregistered
     region_key_has_byte_exact_bounds
     message_behind_its_bind_carries_a_usable_key
+    r12_local_key_of_another_domain_is_refused
+    r12_region_key_of_another_domain_is_refused
+    r12_bind_to_a_region_of_another_domain_is_refused
     bind_on_a_foreign_queue_pair_is_refused
     bind_outside_its_region_is_refused
     bind_to_a_region_not_registered_for_it_is_refused
@@ -99,6 +102,8 @@ suite! {
     chain_of_invalidations_stops_at_a_failure
     window_may_be_bound_behind_its_invalidation
     deregistration_is_refused_while_windows_are_bound
+    invalidation_on_a_foreign_queue_pair_is_refused
+    invalidation_of_an_old_key_is_refused
     r1_nothing_lands_after_an_invalidation
     r1_nothing_is_read_after_an_invalidation
     r1_nothing_lands_after_a_deallocation

@@ -4,14 +4,17 @@
 //! needs a capability that [`Caps`] denies is a [`Verdict::Skip`], never a pass. A failed expectation is a [`Verdict::Fail`] with its
 //! text; nothing here panics. Time is counted in polls.
 //!
-//! The suite keeps the caller's part of the contract: it never invalidates a key twice (that panics a host with Soft-RoCE).
+//! The suite keeps the caller's part of the contract: it invalidates no key that is not live (that panics a host with Soft-RoCE), unless
+//! the device says that it stands it.
 
 mod bench;
 mod boundary;
 mod connect;
+mod domains;
 mod errors;
 mod flush;
 mod grants;
+mod invalidate;
 mod keys;
 mod limits;
 mod memory;
@@ -77,6 +80,8 @@ pub enum Need {
     ChainStops,
     /// `Caps::dealloc_fences`.
     DeallocFences,
+    /// `Caps::invalidate_checks`.
+    InvalidateChecks,
     /// `Caps::max_inline_bytes` is not 0.
     Inline,
     /// `Caps::max_sge` is at least 2.
@@ -104,7 +109,9 @@ pub fn all<D: Device>() -> Vec<Test<D>> {
         boundary::tests(),
         keys::tests(),
         grants::tests(),
+        domains::tests(),
         windows::tests(),
+        invalidate::tests(),
         proof::tests(),
         limits::tests(),
         errors::tests(),
@@ -165,6 +172,7 @@ impl Need {
             Self::Tags => caps.windows && caps.tag_bits == 8,
             Self::ChainStops => caps.windows && caps.chain_stops,
             Self::DeallocFences => caps.windows && caps.dealloc_fences,
+            Self::InvalidateChecks => caps.windows && caps.invalidate_checks,
             Self::Inline => caps.max_inline_bytes > 0,
             Self::Gather => caps.max_sge >= 2,
             Self::OperationLimit => caps.max_operation_bytes < u64::from(u32::MAX),
@@ -184,6 +192,7 @@ impl fmt::Display for Need {
             Self::Tags => "tag_bits of 8",
             Self::ChainStops => "chain_stops",
             Self::DeallocFences => "dealloc_fences",
+            Self::InvalidateChecks => "invalidate_checks",
             Self::Inline => "max_inline_bytes",
             Self::Gather => "max_sge of 2",
             Self::OperationLimit => "max_operation_bytes below 4 GiB",

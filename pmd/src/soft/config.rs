@@ -107,6 +107,7 @@ impl SoftConfig {
             tag_bits: 8,
             chain_stops: true,
             dealloc_fences: true,
+            invalidate_checks: true,
         }
     }
 }

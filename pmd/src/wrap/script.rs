@@ -127,6 +127,7 @@ const CAPS: Caps = Caps {
     tag_bits: 8,
     chain_stops: true,
     dealloc_fences: true,
+    invalidate_checks: true,
 };
 
 impl Control for ScriptDevice {

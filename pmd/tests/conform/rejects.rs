@@ -156,6 +156,26 @@ const REJECTED_BY: &[(Rule, &str)] = &[
     (Rule::AlignsAtomics, "b43_misaligned_atomics_are_refused"),
     (Rule::IgnoresLocalKey, "unknown_local_key_is_refused"),
     (
+        Rule::IgnoresLocalDomain,
+        "r12_local_key_of_another_domain_is_refused",
+    ),
+    (
+        Rule::IgnoresRegionDomain,
+        "r12_region_key_of_another_domain_is_refused",
+    ),
+    (
+        Rule::BindIgnoresDomain,
+        "r12_bind_to_a_region_of_another_domain_is_refused",
+    ),
+    (
+        Rule::InvalidateIgnoresQueuePair,
+        "invalidation_on_a_foreign_queue_pair_is_refused",
+    ),
+    (
+        Rule::InvalidateIgnoresTag,
+        "invalidation_of_an_old_key_is_refused",
+    ),
+    (
         Rule::LosesPrivateData,
         "a_connection_carries_private_data_both_ways",
     ),

@@ -114,6 +114,7 @@ impl<D: Device> Control for Wrong<D> {
         let region = self.inner.register(pd, arena, range.clone(), access)?;
         let base = arena.address();
         let fact = RegionFact {
+            pd,
             arena: sync::Arc::clone(arena),
             addresses: base + range.start as u64..base + range.end as u64,
             lkey: region.lkey,

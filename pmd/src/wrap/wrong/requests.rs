@@ -46,6 +46,9 @@ impl<D: Device> WrongPath<D> {
             }
             Rule::CutsEntries => work.sges = self.cut_entries(qp, work.sges),
             Rule::IgnoresLocalKey => work.sges = self.known_keys(work.sges),
+            Rule::IgnoresLocalDomain if self.has_foreign_entry(qp, &work.sges) => {
+                return self.stand_in(qp, &work, None);
+            }
             Rule::TruncatesMessages if matches!(work.op, WorkOp::Send { .. }) => {
                 work.sges = self.cut_to_receive(qp, work.sges);
             }
@@ -101,6 +104,7 @@ impl<D: Device> WrongPath<D> {
             Rule::BindIgnoresRegion => !inside,
             Rule::BindIgnoresQueuePair => owner.is_some_and(|owner| owner != qp),
             Rule::BindsTwice => bound,
+            Rule::BindIgnoresDomain => facts.is_elsewhere((side, qp), |id, _| *id == region),
             _ => false,
         };
         let runs_on = self.world.rule == Rule::ChainRunsOn && !inside;
@@ -141,8 +145,21 @@ impl<D: Device> WrongPath<D> {
     }
 
     fn fate_of_invalidate(&mut self, qp: QpId, work: &WorkRequest, rkey: Rkey) -> Option<Fate> {
-        if let Some(bind) = self.world.facts().binds.get_mut(&rkey.index()) {
-            bind.live &= bind.rkey != rkey;
+        let mut facts = self.world.facts();
+        let bind = facts.binds.get_mut(&rkey.index());
+        let stands_in = bind.is_some_and(|bind| {
+            let (was_live, ours) = (bind.live, bind.qp == qp && bind.side == self.side);
+            bind.live &= bind.rkey != rkey || !ours;
+            was_live
+                && match self.world.rule {
+                    Rule::InvalidateIgnoresQueuePair => !ours,
+                    Rule::InvalidateIgnoresTag => bind.rkey != rkey,
+                    _ => false,
+                }
+        });
+        drop(facts);
+        if stands_in {
+            return Some(self.stand_in(qp, work, None));
         }
         if self.breaks(Rule::AcceptsDeadKey) {
             return Some(self.stand_in(qp, work, None));
@@ -160,6 +177,9 @@ impl<D: Device> WrongPath<D> {
         let facts = self.world.facts();
         let live = facts.is_live(remote.rkey);
         let bind = facts.binds.get(&remote.rkey.index()).copied();
+        let elsewhere = facts.qps.get(&(self.side, qp)).and_then(|fact| fact.peer);
+        let elsewhere = elsewhere
+            .is_some_and(|peer| facts.is_elsewhere(peer, |_, region| region.rkey == remote.rkey));
         let holder = bind.and_then(|bind| facts.qps.get(&(bind.side, bind.qp))?.peer);
         drop(facts);
         let empty = work.sges.bytes() == 0;
@@ -179,6 +199,7 @@ impl<D: Device> WrongPath<D> {
                 let _ = self.device.error_qp(qp);
                 Some(Fate::Post(qp, Vec::new()))
             }
+            Rule::IgnoresRegionDomain if elsewhere => Some(self.stand_in(qp, work, None)),
             Rule::IgnoresTag => {
                 let bind = bind.filter(|bind| bind.live)?;
                 let op = with_key(work.op, bind.rkey);
@@ -248,6 +269,13 @@ impl<D: Device> WrongPath<D> {
         };
         let entries: Vec<Sge> = sges.as_slice().iter().map(known).collect();
         SgeList::new(&entries).unwrap_or(sges)
+    }
+
+    fn has_foreign_entry(&self, qp: QpId, sges: &SgeList) -> bool {
+        let facts = self.world.facts();
+        let mut entries = sges.as_slice().iter();
+        entries
+            .any(|sge| facts.is_elsewhere((self.side, qp), |_, region| region.lkey.0 == sge.lkey))
     }
 
     fn cut_to_receive(&self, qp: QpId, sges: SgeList) -> SgeList {

@@ -126,6 +126,16 @@ rules! {
     AlignsAtomics,
     /// An unknown local key is taken for a known one.
     IgnoresLocalKey,
+    /// A local key of another domain is taken for one of its own.
+    IgnoresLocalDomain,
+    /// A region's key works from any domain.
+    IgnoresRegionDomain,
+    /// A bind to a region of another domain succeeds.
+    BindIgnoresDomain,
+    /// An invalidation on another queue pair than the key's succeeds.
+    InvalidateIgnoresQueuePair,
+    /// An invalidation ends a window's key whatever its tag.
+    InvalidateIgnoresTag,
     /// What `accept` carries is lost.
     LosesPrivateData,
 }

@@ -10,7 +10,7 @@ use keyfence_mempool::sync;
 use super::Rule;
 use crate::completion::Completion;
 use crate::device::QpConfig;
-use crate::ids::{Lkey, QpId, RegionId, RequestId, Rkey, WindowId};
+use crate::ids::{Lkey, PdId, QpId, RegionId, RequestId, Rkey, WindowId};
 
 /// Which device of the world.
 pub(super) type SideId = usize;
@@ -41,6 +41,7 @@ pub(super) struct Facts<D> {
 }
 
 pub(super) struct RegionFact {
+    pub pd: PdId,
     pub arena: sync::Arc<Arena>,
     pub addresses: Range<u64>,
     pub lkey: Lkey,
@@ -130,6 +131,19 @@ impl<D> Facts<D> {
                 *of == side && region.addresses.start <= address && end <= region.addresses.end
             })
             .map(|(_, region)| region)
+    }
+
+    /// Whether the region with this property is of another domain than the queue pair.
+    pub fn is_elsewhere(
+        &self,
+        (side, qp): (SideId, QpId),
+        mut is_it: impl FnMut(&RegionId, &RegionFact) -> bool,
+    ) -> bool {
+        let Some(fact) = self.qps.get(&(side, qp)) else {
+            return false;
+        };
+        let mut of_side = self.regions.iter().filter(|((of, _), _)| *of == side);
+        of_side.any(|((_, id), region)| is_it(id, region) && region.pd != fact.config.pd)
     }
 
     /// Whether a range lies in this region.
