@@ -3,6 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::check::CheckArgs;
+use crate::copy::CopyArgs;
 
 /// An embedded poll-mode runtime for RDMA that takes remote keys back with an explicit epoch.
 #[derive(Parser, Debug)]
@@ -24,6 +25,8 @@ pub struct Cli {
 pub enum Command {
     /// Read configuration files; print the byte budget and the reclaim bound, or all that is wrong
     Check(CheckArgs),
+    /// Copy a file through grants from one engine to another, killing contexts on the way if asked to
+    Copy(CopyArgs),
 }
 
 /// Whether an argument names a subcommand.

@@ -6,12 +6,16 @@
 mod catalog;
 mod check;
 mod cli;
+mod copy;
 mod exit;
+mod host;
+mod progress;
 #[allow(
     dead_code,
     reason = "its rows for `run` and `copy` are read by those commands alone"
 )]
 mod report;
+mod signals;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
     log_to_stderr();
     let finished = match &cli.command {
         Command::Check(args) => check::check(args),
+        Command::Copy(args) => copy::copy(args),
     };
     print(&finished, cli.json);
     finished.exit.into()

@@ -18,7 +18,7 @@ pub struct CopyReport {
 }
 
 /// The copy.
-#[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Serialize, Clone, PartialEq, Debug, Default)]
 pub struct CopyFigures {
     /// Bytes of the file.
     pub bytes: u64,
@@ -28,6 +28,12 @@ pub struct CopyFigures {
     pub resent_bytes: u64,
     /// Contexts killed.
     pub kills: u64,
-    /// `blake3:` and the digest of the copy in hex.
+    /// `blake3:` and the digest of the copy in hex, read back; empty if there is none.
     pub digest: String,
+    /// Contexts on each side.
+    pub contexts: u64,
+    /// Bytes that a context had in transfer at most.
+    pub window_bytes: u64,
+    /// From the session's start to the last block's arrival in the destination.
+    pub duration_s: f64,
 }

@@ -1,0 +1,70 @@
+//! SIGINT, SIGTERM, SIGHUP: the first asks for an orderly end, the second ends the process at once.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals as Arrivals;
+
+use crate::exit::Exit;
+
+/// What has arrived since the watch began.
+pub struct Signals {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    interrupted: AtomicBool,
+    /// Removed before an end at once.
+    unfinished: Mutex<Option<PathBuf>>,
+}
+
+impl Signals {
+    /// Watches from now on, on a thread of its own, so that a second signal works whatever the others do.
+    pub fn watch() -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut arrivals = Arrivals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let seen = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("signals".into());
+        thread.spawn(move || {
+            for signal in arrivals.forever() {
+                // Relaxed: the flag stands for nothing but itself.
+                if seen.interrupted.swap(true, Ordering::Relaxed) {
+                    seen.end_at_once(signal);
+                }
+            }
+        })?;
+        Ok(Self { shared })
+    }
+
+    /// Whether a first one has come.
+    pub fn interrupted(&self) -> bool {
+        self.shared.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Names a file that a second signal removes; `None` when it is finished or gone.
+    pub fn set_unfinished(&self, file: Option<PathBuf>) {
+        *self.shared.unfinished() = file;
+    }
+}
+
+impl Shared {
+    fn unfinished(&self) -> std::sync::MutexGuard<'_, Option<PathBuf>> {
+        self.unfinished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_at_once(&self, signal: i32) -> ! {
+        if let Some(file) = self.unfinished().take() {
+            // Nobody is left to tell if it can't be removed.
+            let _ = std::fs::remove_file(file);
+        }
+        let number = u8::try_from(signal).unwrap_or(u8::MAX);
+        std::process::exit(i32::from(Exit::Signal(number).code()))
+    }
+}
