@@ -1,6 +1,7 @@
 //! Engines of one process on `soft`, each with the oracle around its device: started together, driven from the caller's thread, ended
 //! together.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::thread;
 use std::time::Duration;
@@ -56,6 +57,18 @@ pub struct Ended {
     pub receives_in_use: usize,
     /// Breaches of the device's contract by the runtime, and by the device.
     pub violations: u64,
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ended")
+            .field("lcores_alive", &self.stats.iter().flatten().count())
+            .field("closed", &self.closed)
+            .field("buffers_in_use", &self.buffers_in_use)
+            .field("receives_in_use", &self.receives_in_use)
+            .field("live_keys", &self.live_keys)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Clock {

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     log_to_stderr();
     let finished = match &cli.command {
         Command::Check(args) => check::check(args),
-        Command::Copy(args) => copy::copy(args),
+        Command::Copy(args) => copy::copy(args, cli.json),
     };
     print(&finished, cli.json);
     finished.exit.into()

@@ -1,6 +1,6 @@
 //! SIGINT, SIGTERM, SIGHUP: the first asks for an orderly end, the second ends the process at once.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -19,14 +19,20 @@ pub struct Signals {
 #[derive(Default)]
 struct Shared {
     interrupted: AtomicBool,
+    /// Said on stdout before an end at once, behind the signal's number.
+    last_words: Option<fn(i32) -> String>,
     /// Removed before an end at once.
     unfinished: Mutex<Option<PathBuf>>,
 }
 
 impl Signals {
-    /// Watches from now on, on a thread of its own, so that a second signal works whatever the others do.
-    pub fn watch() -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    /// Watches from now on, on a thread of its own, so that a second signal works whatever the others do. It then writes `last_words` of its
+    /// number to stdout.
+    pub fn watch(last_words: Option<fn(i32) -> String>) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            last_words,
+            ..Shared::default()
+        });
         let mut arrivals = Arrivals::new([SIGINT, SIGTERM, SIGHUP])?;
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new().name("signals".into());
@@ -63,6 +69,11 @@ impl Shared {
         if let Some(file) = self.unfinished().take() {
             // Nobody is left to tell if it can't be removed.
             let _ = std::fs::remove_file(file);
+        }
+        if let Some(last_words) = self.last_words {
+            let mut stdout = io::stdout().lock();
+            // A reader that has gone away changes nothing.
+            let _ = writeln!(stdout, "{}", last_words(signal)).and_then(|()| stdout.flush());
         }
         let number = u8::try_from(signal).unwrap_or(u8::MAX);
         std::process::exit(i32::from(Exit::Signal(number).code()))

@@ -54,18 +54,19 @@ pub struct CopyArgs {
 }
 
 /// Copies; 2 if the files or the machine don't let it, 1 if a check fails.
-pub fn copy(args: &CopyArgs) -> Finished {
-    attempt(args).unwrap_or_else(|why| Finished {
+pub fn copy(args: &CopyArgs, json: bool) -> Finished {
+    attempt(args, json).unwrap_or_else(|why| Finished {
         exit: Exit::BadStart,
         report: Report::new(Some("copy"), vec![Problem::text(&why)]),
         text: String::new(),
     })
 }
 
-fn attempt(args: &CopyArgs) -> Result<Finished, String> {
+fn attempt(args: &CopyArgs, json: bool) -> Result<Finished, String> {
     let source = Source::open(&args.source)?;
     let plan = Arc::new(Plan::new(source.bytes, args.contexts, args.window)?);
-    let signals = Signals::watch().map_err(|error| format!("watching for signals: {error}"))?;
+    let signals = Signals::watch(json.then_some(last_words as fn(i32) -> String));
+    let signals = signals.map_err(|error| format!("watching for signals: {error}"))?;
     let destination = Destination::create(&args.destination, &source)?;
     signals.set_unfinished(Some(destination.partial().to_owned()));
     let cpus = allowed_cpus();
@@ -123,6 +124,13 @@ fn finish(
     let named = destination.finish();
     named.map_err(|error| format!("giving the copy its name: {error}"))?;
     Ok((digest, None))
+}
+
+/// The one object of `--json` when a second signal ends the process.
+fn last_words(signal: i32) -> String {
+    let why = format!("ended at once by a second signal, number {signal}");
+    let report = Report::new(Some("copy"), vec![Problem::text(&why)]);
+    serde_json::to_string(&report).expect("a report has string keys and finite numbers")
 }
 
 fn interval(text: &str) -> Result<u64, String> {

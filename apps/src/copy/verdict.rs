@@ -148,7 +148,14 @@ fn failed_checks(evidence: &Evidence<'_>, report: &CopyReport) -> Vec<Problem> {
     for (name, value) in counts {
         check(value == 0, &format!("{name} is {value}, not 0"));
     }
-    check(checks.books_balance, "the books don't balance");
+    for ended in &transferred.engines {
+        let name = &ended.name;
+        let holds = balances(evidence.plan, ended);
+        check(
+            holds,
+            &format!("the books of engine {name} don't balance: {ended:?}"),
+        );
+    }
     check_amounts(evidence, &report.copy, &mut check);
     failed
 }
