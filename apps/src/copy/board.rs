@@ -93,13 +93,13 @@ impl Board {
         self.streams[stream].doomed[side as usize].store(number, Ordering::Release);
     }
 
-    /// Called by a context's destructor: if it was killed, notes whether that hit a transfer.
-    pub fn died(&self, stream: usize, side: Side, number: u32) {
+    /// Called by a context's destructor: if it was killed, notes whether that hit a transfer. `busy`: whether it could have one.
+    pub fn died(&self, stream: usize, side: Side, number: u32, busy: bool) {
         let entry = &self.streams[stream];
         if entry.doomed[side as usize].load(Ordering::Acquire) != number {
             return;
         }
-        if self.is_in_transfer(stream) {
+        if busy && self.is_in_transfer(stream) {
             self.kills.fetch_add(1, Ordering::Relaxed);
         } else {
             self.misses.fetch_add(1, Ordering::Relaxed);
@@ -164,16 +164,19 @@ mod tests {
     fn a_kill_counts_if_a_transfer_was_in_flight_and_a_natural_end_never() {
         let board = Board::new(1, 2);
         board.set_in_transfer(0, 3);
-        board.died(0, Side::Sender, 1);
+        board.died(0, Side::Sender, 1, true);
         assert_eq!((count(&board.kills), count(&board.misses)), (0, 0));
         board.doom(0, Side::Sender, 1);
-        board.died(0, Side::Sender, 1);
+        board.died(0, Side::Sender, 1, true);
         board.doom(1, Side::Receiver, 7);
-        board.died(1, Side::Receiver, 7);
+        board.died(1, Side::Receiver, 7, true);
         assert_eq!((count(&board.kills), count(&board.misses)), (1, 1));
         board.receiver_was_hit(1);
         board.receiver_was_hit(1);
         assert_eq!((count(&board.kills), count(&board.misses)), (2, 0));
+        board.doom(0, Side::Sender, 2);
+        board.died(0, Side::Sender, 2, false);
+        assert_eq!((count(&board.kills), count(&board.misses)), (2, 1));
     }
 
     #[test]

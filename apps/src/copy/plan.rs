@@ -145,6 +145,8 @@ impl Plan {
             ops_in_flight: contexts * context.ops_in_flight,
             bytes_in_flight: u64::from(contexts) * context.bytes_in_flight,
             windows: contexts * context.grants,
+            // Less than the default, since a reclaim waits for it: enough for a few slices of each stream.
+            lane_bytes_in_flight: 1 << 20,
             context,
             ..Limits::default()
         }
@@ -170,8 +172,10 @@ impl Plan {
 /// Patience for a machine whose CPUs others use too; a reclaim stays below the shutdown's bound.
 fn timeouts() -> Timeouts {
     Timeouts {
-        fence_timeout_ns: 400_000_000,
-        invalidate_timeout_ns: 400_000_000,
+        fence_timeout_ns: 900_000_000,
+        invalidate_timeout_ns: 300_000_000,
+        drain_timeout_ns: 100_000_000,
+        control_timeout_ns: 200_000_000,
         ..Timeouts::default()
     }
 }

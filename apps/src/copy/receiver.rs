@@ -318,10 +318,12 @@ impl Service for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
+        let open = self.lots.iter().any(|lot| lot.grant.is_some());
+        self.board
+            .died(self.stream, Side::Receiver, self.number, open);
         let Some(mut seat) = self.seat.take() else {
             return;
         };
-        self.board.died(self.stream, Side::Receiver, self.number);
         let in_hand = self.lots.iter_mut().filter_map(|lot| lot.landed.take());
         seat.spare.extend(in_hand.filter_map(|landed| landed.into));
         self.chair.leave(seat);

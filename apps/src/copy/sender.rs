@@ -306,10 +306,12 @@ impl Service for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if self.seat.is_none() {
+        let seated = self.seat.is_some();
+        self.board
+            .died(self.stream, Side::Sender, self.number, seated);
+        if !seated {
             return;
         }
-        self.board.died(self.stream, Side::Sender, self.number);
         for at in (0..self.slots.len()).rev() {
             self.put_back(at);
         }
