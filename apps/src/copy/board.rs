@@ -38,8 +38,12 @@ pub struct Board {
 
 #[derive(Default)]
 struct StreamBoard {
-    /// Blocks submitted by the sender and not confirmed by the receiver.
+    /// Blocks submitted by the sender and not confirmed by the receiver, through grants that are not taken back.
     in_transfer: AtomicU32,
+    /// Grants of the living receiver.
+    open: AtomicU32,
+    /// Blocks that have arrived.
+    arrivals: AtomicU32,
     /// The number of the last context that was chosen to die, by side. Numbers count from 1.
     doomed: [AtomicU32; 2],
     /// Whether the last killed receiver seemed to have no transfer in flight.
@@ -65,9 +69,17 @@ impl Board {
         }
     }
 
-    /// Notes that a block was read out; whether it is the first time.
-    pub fn arrive(&self, block: u32) -> bool {
-        self.arrived[block as usize].swap(1, Ordering::AcqRel) == 0
+    /// Notes that a block was read out by a stream's receiver; whether it is the first time.
+    pub fn arrive(&self, stream: usize, block: u32) -> bool {
+        let first = self.arrived[block as usize].swap(1, Ordering::AcqRel) == 0;
+        let arrivals = &self.streams[stream].arrivals;
+        arrivals.fetch_add(u32::from(first), Ordering::Relaxed);
+        first
+    }
+
+    /// Blocks that have arrived by a stream.
+    pub fn arrivals(&self, stream: usize) -> u32 {
+        self.streams[stream].arrivals.load(Ordering::Relaxed)
     }
 
     /// Whether a block was read out, so that it need not be sent again.
@@ -82,9 +94,15 @@ impl Board {
             .store(blocks, Ordering::Relaxed);
     }
 
-    /// Whether a transfer of a stream is in flight.
+    /// Grants of a stream's receiver. Only the stream's receiver sets it.
+    pub fn set_open(&self, stream: usize, grants: u32) {
+        self.streams[stream].open.store(grants, Ordering::Relaxed);
+    }
+
+    /// Whether a transfer of a stream is in flight, between two that live.
     pub fn is_in_transfer(&self, stream: usize) -> bool {
-        self.streams[stream].in_transfer.load(Ordering::Relaxed) > 0
+        let entry = &self.streams[stream];
+        entry.in_transfer.load(Ordering::Relaxed) > 0 && entry.open.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that a context is about to be killed.
@@ -93,13 +111,13 @@ impl Board {
         self.streams[stream].doomed[side as usize].store(number, Ordering::Release);
     }
 
-    /// Called by a context's destructor: if it was killed, notes whether that hit a transfer. `busy`: whether it could have one.
-    pub fn died(&self, stream: usize, side: Side, number: u32, busy: bool) {
+    /// Called by a context's destructor: if it was killed, notes whether that hit a transfer. `seated`: whether it had begun to work.
+    pub fn died(&self, stream: usize, side: Side, number: u32, seated: bool) {
         let entry = &self.streams[stream];
         if entry.doomed[side as usize].load(Ordering::Acquire) != number {
             return;
         }
-        if busy && self.is_in_transfer(stream) {
+        if seated && self.is_in_transfer(stream) {
             self.kills.fetch_add(1, Ordering::Relaxed);
         } else {
             self.misses.fetch_add(1, Ordering::Relaxed);
@@ -156,7 +174,8 @@ mod tests {
     #[test]
     fn a_block_arrives_once() {
         let board = Board::new(2, 1);
-        assert!(board.arrive(1) && !board.arrive(1));
+        assert!(board.arrive(0, 1) && !board.arrive(0, 1));
+        assert_eq!(board.arrivals(0), 1);
         assert!(board.has_arrived(1) && !board.has_arrived(0));
     }
 
@@ -164,6 +183,7 @@ mod tests {
     fn a_kill_counts_if_a_transfer_was_in_flight_and_a_natural_end_never() {
         let board = Board::new(1, 2);
         board.set_in_transfer(0, 3);
+        board.set_open(0, 1);
         board.died(0, Side::Sender, 1, true);
         assert_eq!((count(&board.kills), count(&board.misses)), (0, 0));
         board.doom(0, Side::Sender, 1);

@@ -19,6 +19,8 @@ pub struct Crew {
     board: Arc<Board>,
     chairs: Vec<(Chair<SenderSeat>, Chair<ReceiverSeat>)>,
     members: Vec<[Member; 2]>,
+    /// What had arrived by each stream when a context of it was last killed.
+    arrivals: Vec<Option<u32>>,
     kill_every_ns: Option<u64>,
     issued: u64,
     /// Where the search for the next victim begins.
@@ -62,11 +64,13 @@ impl Crew {
         kill_every_ns: Option<u64>,
     ) -> Self {
         let members = chairs.iter().map(|_| Default::default()).collect();
+        let arrivals = vec![None; chairs.len()];
         Self {
             plan: Arc::clone(plan),
             board: Arc::clone(board),
             chairs,
             members,
+            arrivals,
             kill_every_ns,
             issued: 0,
             cursor: 0,
@@ -104,16 +108,17 @@ impl Crew {
         }
     }
 
-    /// Kills whoever is due: by now, one for each interval since the start, not counting those that had nothing in transfer.
+    /// Kills one more if one is due: by now, one for each interval since the start, not counting those that had nothing in transfer. The next
+    /// waits until it is known what this one had.
     pub fn reap(&mut self, host: &mut Host, elapsed_ns: u64) {
         let Some(every_ns) = self.kill_every_ns else {
             return;
         };
-        let due = elapsed_ns / every_ns;
-        while self.issued.saturating_sub(count(&self.board.misses)) < due {
-            let Some((stream, side)) = self.victim() else {
-                return;
-            };
+        let (kills, misses) = (count(&self.board.kills), count(&self.board.misses));
+        if self.issued > kills + misses || kills >= elapsed_ns / every_ns {
+            return;
+        }
+        if let Some((stream, side)) = self.victim() {
             self.kill(host, stream, side);
         }
     }
@@ -123,14 +128,16 @@ impl Crew {
         self.killed.contains(&(side, context))
     }
 
-    /// The next in turn that lives and has a transfer in flight; sides alternate.
+    /// The next in turn that lives and has a transfer in flight; sides alternate. A stream that nothing has come through since its last death
+    /// is left alone, or a short interval would keep the copy from ever ending.
     fn victim(&mut self) -> Option<(usize, Side)> {
         let places = self.members.len() * SIDES.len();
         for step in 0..places {
             let place = (self.cursor + step) % places;
             let (stream, side) = (place / SIDES.len(), SIDES[place % SIDES.len()]);
             let lives = self.members[stream][side as usize].context.is_some();
-            if lives && self.board.is_in_transfer(stream) {
+            let moved = self.arrivals[stream].is_none_or(|then| self.board.arrivals(stream) > then);
+            if lives && moved && self.board.is_in_transfer(stream) {
                 // Not its partner next: a stream is left to work between two deaths.
                 self.cursor = (place + SIDES.len() + 1) % places;
                 return Some((stream, side));
@@ -144,6 +151,7 @@ impl Crew {
         let Some(context) = member.context.take() else {
             return;
         };
+        self.arrivals[stream] = Some(self.board.arrivals(stream));
         self.board.doom(stream, side, member.number);
         self.killed.insert((side, context));
         self.issued += 1;

@@ -46,7 +46,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "T", value_parser = interval)]
     kill_every: Option<u64>,
     /// Contexts on each side
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CONTEXTS)))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CONTEXTS)))]
     contexts: u16,
     /// Bytes that a context has in transfer at most
     #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = window)]

@@ -162,6 +162,11 @@ impl Receiver {
         }
     }
 
+    fn publish(&self) {
+        let open = self.lots.iter().filter(|lot| lot.grant.is_some()).count();
+        self.board.set_open(self.stream, open as u32);
+    }
+
     /// Reads out one chunk of the first block that has landed.
     fn read_out(&mut self) -> bool {
         let Some(seat) = &mut self.seat else {
@@ -204,7 +209,7 @@ impl Receiver {
             block.number = number;
             block.len = self.plan.len(number);
             // A dead sender's block may have been sent by its successor too.
-            if self.board.arrive(number) {
+            if self.board.arrive(self.stream, number) {
                 give(&mut seat.out, block);
             } else {
                 seat.spare.push(block);
@@ -273,6 +278,7 @@ impl Receiver {
         {
             self.forget_sender();
         }
+        self.publish();
     }
 }
 
@@ -285,6 +291,9 @@ impl Service for Receiver {
         let mut busy = self.equip(cx);
         busy |= self.seek(cx);
         busy |= self.open(cx);
+        if busy {
+            self.publish();
+        }
         busy |= self.read_out();
         busy |= self.report(cx);
         if busy { Work::Busy } else { Work::Idle }
@@ -318,14 +327,15 @@ impl Service for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let open = self.lots.iter().any(|lot| lot.grant.is_some());
+        let seated = self.seat.is_some();
         self.board
-            .died(self.stream, Side::Receiver, self.number, open);
+            .died(self.stream, Side::Receiver, self.number, seated);
         let Some(mut seat) = self.seat.take() else {
             return;
         };
         let in_hand = self.lots.iter_mut().filter_map(|lot| lot.landed.take());
         seat.spare.extend(in_hand.filter_map(|landed| landed.into));
+        self.board.set_open(self.stream, 0);
         self.chair.leave(seat);
     }
 }

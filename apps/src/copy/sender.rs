@@ -253,8 +253,8 @@ impl Sender {
     }
 
     fn publish(&self) {
-        let transfers = self.slots.iter();
-        let count = transfers.filter(|slot| matches!(slot.load, Load::Transfer(_)));
+        let alive = |slot: &&Slot| matches!(&slot.load, Load::Transfer(transfer) if !transfer.lost);
+        let count = self.slots.iter().filter(alive);
         self.board
             .set_in_transfer(self.stream, count.count() as u32);
     }

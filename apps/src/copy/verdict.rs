@@ -15,6 +15,9 @@ use crate::report::{
 /// With `--kill-every`, fewer kills than this prove nothing.
 const MIN_KILLS: u64 = 10;
 
+/// And fewer than this leave too much of the time quiet.
+const MIN_KILLS_AN_INTERVAL: f64 = 0.8;
+
 /// All that is known when a copy has ended.
 pub struct Evidence<'a> {
     /// What was to be copied.
@@ -184,11 +187,16 @@ fn check_amounts(evidence: &Evidence<'_>, copy: &CopyFigures, check: &mut impl F
     );
     if let Some(every_ns) = evidence.kill_every_ns {
         let intervals = evidence.transferred.elapsed_ns as f64 / every_ns as f64;
-        let least = MIN_KILLS.max((intervals * 0.8).ceil() as u64);
         check(
-            kills >= least,
+            kills >= MIN_KILLS,
             &format!(
-                "{kills} kills, at least {least} wanted in {intervals:.1} intervals; copy a larger file or lower --kill-every"
+                "{kills} kills, at least {MIN_KILLS} wanted; copy a larger file or lower --kill-every"
+            ),
+        );
+        check(
+            kills as f64 >= intervals * MIN_KILLS_AN_INTERVAL,
+            &format!(
+                "{kills} kills in {intervals:.0} intervals, at least {MIN_KILLS_AN_INTERVAL} an interval wanted; this machine needs more --contexts or a longer --kill-every"
             ),
         );
     }
