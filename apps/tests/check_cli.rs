@@ -99,7 +99,7 @@ fn a_good_file_prints_the_budget_and_the_reclaim_bound_with_its_terms() {
     for words in [
         "engine left: device soft",
         "engine right: device soft",
-        "posted receives",
+        "receives",
         "sum",
         "128.0 MiB",
     ] {

@@ -40,8 +40,10 @@ pub struct Board {
 struct StreamBoard {
     /// Blocks submitted by the sender and not confirmed by the receiver, through grants that are not taken back.
     in_transfer: AtomicU32,
-    /// Grants of the living receiver.
-    open: AtomicU32,
+    /// Whether something has landed at the living receiver.
+    receiving: AtomicBool,
+    /// Contexts that were chosen to die and have.
+    deaths: AtomicU32,
     /// Blocks that have arrived.
     arrivals: AtomicU32,
     /// The number of the last context that was chosen to die, by side. Numbers count from 1.
@@ -94,15 +96,23 @@ impl Board {
             .store(blocks, Ordering::Relaxed);
     }
 
-    /// Grants of a stream's receiver. Only the stream's receiver sets it.
-    pub fn set_open(&self, stream: usize, grants: u32) {
-        self.streams[stream].open.store(grants, Ordering::Relaxed);
+    /// Whether something has landed at a stream's receiver. Only the stream's receiver sets it.
+    pub fn set_receiving(&self, stream: usize, receiving: bool) {
+        self.streams[stream]
+            .receiving
+            .store(receiving, Ordering::Relaxed);
     }
 
-    /// Whether a transfer of a stream is in flight, between two that live.
+    /// Whether a transfer of a stream is in flight, between two that have found each other.
     pub fn is_in_transfer(&self, stream: usize) -> bool {
         let entry = &self.streams[stream];
-        entry.in_transfer.load(Ordering::Relaxed) > 0 && entry.open.load(Ordering::Relaxed) > 0
+        entry.in_transfer.load(Ordering::Relaxed) > 0 && entry.receiving.load(Ordering::Relaxed)
+    }
+
+    /// Contexts of a stream that were chosen to die and have.
+    pub fn deaths(&self, stream: usize) -> u32 {
+        // Acquire: what a destructor noted before is seen with it.
+        self.streams[stream].deaths.load(Ordering::Acquire)
     }
 
     /// Notes that a context is about to be killed.
@@ -125,6 +135,11 @@ impl Board {
                 entry.missed_receiver.store(true, Ordering::Release);
             }
         }
+        match side {
+            Side::Sender => self.set_in_transfer(stream, 0),
+            Side::Receiver => self.set_receiving(stream, false),
+        }
+        entry.deaths.fetch_add(1, Ordering::Release);
     }
 
     /// The sender has lost a transfer with its receiver: that kill hit after all, if its destructor was a moment too early to see it.
@@ -183,11 +198,13 @@ mod tests {
     fn a_kill_counts_if_a_transfer_was_in_flight_and_a_natural_end_never() {
         let board = Board::new(1, 2);
         board.set_in_transfer(0, 3);
-        board.set_open(0, 1);
+        board.set_receiving(0, true);
         board.died(0, Side::Sender, 1, true);
         assert_eq!((count(&board.kills), count(&board.misses)), (0, 0));
         board.doom(0, Side::Sender, 1);
         board.died(0, Side::Sender, 1, true);
+        assert!(!board.is_in_transfer(0), "its successor has none yet");
+        assert_eq!(board.deaths(0), 1);
         board.doom(1, Side::Receiver, 7);
         board.died(1, Side::Receiver, 7, true);
         assert_eq!((count(&board.kills), count(&board.misses)), (1, 1));

@@ -19,8 +19,10 @@ pub struct Crew {
     board: Arc<Board>,
     chairs: Vec<(Chair<SenderSeat>, Chair<ReceiverSeat>)>,
     members: Vec<[Member; 2]>,
-    /// What had arrived by each stream when a context of it was last killed.
-    arrivals: Vec<Option<u32>>,
+    /// By stream: its arrivals at the last death, and how many have died at that count.
+    deaths: Vec<(u32, u32)>,
+    /// By stream: contexts chosen to die.
+    doomed: Vec<u32>,
     kill_every_ns: Option<u64>,
     issued: u64,
     /// Where the search for the next victim begins.
@@ -53,6 +55,9 @@ struct Member {
     context: Option<ContextId>,
 }
 
+/// Deaths of a stream's contexts with no arrival in between.
+const MAX_IDLE_DEATHS: u32 = 2;
+
 const SIDES: [Side; 2] = [Side::Sender, Side::Receiver];
 
 impl Crew {
@@ -64,13 +69,15 @@ impl Crew {
         kill_every_ns: Option<u64>,
     ) -> Self {
         let members = chairs.iter().map(|_| Default::default()).collect();
-        let arrivals = vec![None; chairs.len()];
+        let deaths = vec![(0, 0); chairs.len()];
+        let doomed = vec![0; chairs.len()];
         Self {
             plan: Arc::clone(plan),
             board: Arc::clone(board),
             chairs,
             members,
-            arrivals,
+            deaths,
+            doomed,
             kill_every_ns,
             issued: 0,
             cursor: 0,
@@ -108,17 +115,16 @@ impl Crew {
         }
     }
 
-    /// Kills one more if one is due: by now, one for each interval since the start, not counting those that had nothing in transfer. The next
-    /// waits until it is known what this one had.
+    /// Kills who is due: by now, one for each interval since the start, not counting those that had nothing in transfer.
     pub fn reap(&mut self, host: &mut Host, elapsed_ns: u64) {
         let Some(every_ns) = self.kill_every_ns else {
             return;
         };
-        let (kills, misses) = (count(&self.board.kills), count(&self.board.misses));
-        if self.issued > kills + misses || kills >= elapsed_ns / every_ns {
-            return;
-        }
-        if let Some((stream, side)) = self.victim() {
+        let due = elapsed_ns / every_ns;
+        while self.issued.saturating_sub(count(&self.board.misses)) < due {
+            let Some((stream, side)) = self.victim() else {
+                return;
+            };
             self.kill(host, stream, side);
         }
     }
@@ -128,15 +134,18 @@ impl Crew {
         self.killed.contains(&(side, context))
     }
 
-    /// The next in turn that lives and has a transfer in flight; sides alternate. A stream that nothing has come through since its last death
-    /// is left alone, or a short interval would keep the copy from ever ending.
+    /// The next in turn that lives and has a transfer in flight; sides alternate. A stream that nothing comes through for some deaths is
+    /// left alone until something does, or a short interval would keep the copy from ever ending.
     fn victim(&mut self) -> Option<(usize, Side)> {
         let places = self.members.len() * SIDES.len();
         for step in 0..places {
             let place = (self.cursor + step) % places;
             let (stream, side) = (place / SIDES.len(), SIDES[place % SIDES.len()]);
-            let lives = self.members[stream][side as usize].context.is_some();
-            let moved = self.arrivals[stream].is_none_or(|then| self.board.arrivals(stream) > then);
+            // One death at a time: until its destructor has spoken, the board tells of the dead.
+            let lives = self.members[stream][side as usize].context.is_some()
+                && self.doomed[stream] == self.board.deaths(stream);
+            let (arrivals, deaths) = self.deaths[stream];
+            let moved = arrivals != self.board.arrivals(stream) || deaths < MAX_IDLE_DEATHS;
             if lives && moved && self.board.is_in_transfer(stream) {
                 // Not its partner next: a stream is left to work between two deaths.
                 self.cursor = (place + SIDES.len() + 1) % places;
@@ -151,7 +160,13 @@ impl Crew {
         let Some(context) = member.context.take() else {
             return;
         };
-        self.arrivals[stream] = Some(self.board.arrivals(stream));
+        let arrivals = self.board.arrivals(stream);
+        let before = match self.deaths[stream] {
+            (then, deaths) if then == arrivals => deaths,
+            _ => 0,
+        };
+        self.deaths[stream] = (arrivals, before + 1);
+        self.doomed[stream] += 1;
         self.board.doom(stream, side, member.number);
         self.killed.insert((side, context));
         self.issued += 1;

@@ -23,7 +23,7 @@ pub const MAX_WINDOW_BYTES: u64 = 64 << 20;
 const MAX_WINDOWS_BYTES: u64 = 128 << 20;
 
 /// A block is not larger than this, unless the window would then have more than [`MAX_SLOTS`].
-const BLOCK_BYTES: u64 = 256 << 10;
+const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Blocks of a window at least and at most.
 const MIN_SLOTS: u64 = 4;

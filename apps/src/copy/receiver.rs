@@ -162,11 +162,6 @@ impl Receiver {
         }
     }
 
-    fn publish(&self) {
-        let open = self.lots.iter().filter(|lot| lot.grant.is_some()).count();
-        self.board.set_open(self.stream, open as u32);
-    }
-
     /// Reads out one chunk of the first block that has landed.
     fn read_out(&mut self) -> bool {
         let Some(seat) = &mut self.seat else {
@@ -258,6 +253,7 @@ impl Receiver {
             self.board.fail(why);
             return;
         }
+        self.board.set_receiving(self.stream, true);
         lot.landed = Some(Landed {
             number,
             read: 0,
@@ -278,7 +274,6 @@ impl Receiver {
         {
             self.forget_sender();
         }
-        self.publish();
     }
 }
 
@@ -291,9 +286,6 @@ impl Service for Receiver {
         let mut busy = self.equip(cx);
         busy |= self.seek(cx);
         busy |= self.open(cx);
-        if busy {
-            self.publish();
-        }
         busy |= self.read_out();
         busy |= self.report(cx);
         if busy { Work::Busy } else { Work::Idle }
@@ -335,7 +327,6 @@ impl Drop for Receiver {
         };
         let in_hand = self.lots.iter_mut().filter_map(|lot| lot.landed.take());
         seat.spare.extend(in_hand.filter_map(|landed| landed.into));
-        self.board.set_open(self.stream, 0);
         self.chair.leave(seat);
     }
 }

@@ -315,7 +315,6 @@ impl Drop for Sender {
         for at in (0..self.slots.len()).rev() {
             self.put_back(at);
         }
-        self.board.set_in_transfer(self.stream, 0);
         if let Some(seat) = self.seat.take() {
             self.chair.leave(seat);
         }
