@@ -81,6 +81,7 @@ pub fn transfer(
     for (_, event) in &events {
         crew.tally.note(event);
     }
+    show_counters(&engines);
     let seats = chairs.iter().filter_map(|(sender, _)| sender.take());
     let failed: Vec<ContextId> = seats.flat_map(|seat| seat.failed_owners).collect();
     let unexplained = |owner: &&ContextId| !crew.was_killed(Side::Receiver, **owner);
@@ -96,6 +97,17 @@ pub fn transfer(
         tally: crew.tally,
         bystander_errors,
         engines,
+    }
+}
+
+/// Every counter that counted something, for whoever asks with `RUST_LOG=debug`.
+fn show_counters(engines: &[Ended]) {
+    for ended in engines {
+        for stats in ended.stats.iter().flatten() {
+            for (name, value) in stats.xstats().into_iter().filter(|(_, value)| *value > 0) {
+                tracing::debug!("engine {}: {name} {value}", ended.name);
+            }
+        }
     }
 }
 
