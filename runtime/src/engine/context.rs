@@ -17,6 +17,56 @@ use crate::reclaim::{self, ContextIx, KeyIx, Scope};
 
 /// One context, while its service runs. Every call is made on the context's lcore, inside the poll step, and none blocks, allocates or
 /// enters the kernel.
+///
+/// It can't be kept beyond the call that it was lent to, so nothing is submitted for a context whose service is gone:
+///
+/// ```compile_fail
+/// # use keyfence::{Context, Event, Service, Work};
+/// struct Keeps(Option<&'static mut Context<'static>>);
+///
+/// impl Service for Keeps {
+///     fn poll(&mut self, cx: &mut Context<'_>) -> Work {
+///         self.0 = Some(cx);
+///         Work::Idle
+///     }
+///     fn on_event(&mut self, _cx: &mut Context<'_>, _event: Event) {}
+/// }
+/// ```
+///
+/// What it says can be:
+///
+/// ```
+/// # use keyfence::{Context, Event, Service, Work};
+/// struct Keeps(Option<keyfence::ids::ContextId>);
+///
+/// impl Service for Keeps {
+///     fn poll(&mut self, cx: &mut Context<'_>) -> Work {
+///         self.0 = Some(cx.id());
+///         Work::Idle
+///     }
+///     fn on_event(&mut self, _cx: &mut Context<'_>, _event: Event) {}
+/// }
+/// ```
+///
+/// A buffer that is given back can't be used in an operation:
+///
+/// ```compile_fail,E0382
+/// # use keyfence::{Buf, Context, Import, Local};
+/// # fn post(cx: &mut Context<'_>, import: &Import, buf: Buf) {
+/// cx.free(buf);
+/// let _ = cx.write(import, 0, &[Local::prefix(&buf, 8)], 1);
+/// # }
+/// ```
+///
+/// Given back behind the post it is reused only when the operation has ended:
+///
+/// ```
+/// # use keyfence::{Buf, Context, Import, Local};
+/// # fn post(cx: &mut Context<'_>, import: &Import, buf: Buf) {
+/// let _ = cx.write(import, 0, &[Local::prefix(&buf, 8)], 1);
+/// cx.free(buf);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Context<'a> {
     pub(super) core: &'a mut Core,
