@@ -23,7 +23,10 @@ impl Core {
             };
             self.post_answer(lane, answer);
         }
-        while self.may_send(lane, Class::Request) && self.send_room(lane, Class::Request) >= 3 {
+        while self.may_send(lane, Class::Request) {
+            if self.send_room(lane, Class::Request) < self.slots_of_next_request(lane) {
+                break;
+            }
             let greeting = self.lane(lane).phase == LanePhase::Greeting;
             let Some(request) = self.lane_mut(lane).control.next_request() else {
                 break;
@@ -44,6 +47,26 @@ impl Core {
             self.post_request(lane, request);
         }
         self.announce_receives(lane);
+    }
+
+    /// Send slots that the next request takes.
+    fn slots_of_next_request(&self, lane: LaneId) -> usize {
+        match self.lane(lane).control.peek_request() {
+            // The invalidation that a planted fault has left out, the bind, the frame.
+            Some(Request::Grant(_)) => 3,
+            _ => 1,
+        }
+    }
+
+    /// Whether a request waits for send slots and nothing else. Operations then wait too: else they would keep a short queue so full that
+    /// no request ever fits.
+    pub(super) fn request_waits_for_room(&self, lane: LaneId) -> bool {
+        let entry = self.lane(lane);
+        entry.control.peek_request().is_some()
+            && self.send_room(lane, Class::Request) < self.slots_of_next_request(lane)
+            && entry
+                .credits
+                .allows(Class::Request, entry.peer_receive_depth)
     }
 
     fn may_send(&self, lane: LaneId, class: Class) -> bool {

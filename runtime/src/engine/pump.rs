@@ -48,7 +48,9 @@ impl Core {
         }
         if self.lane(lane).is_up() {
             self.pump_closing(lane);
-            self.pump_operations(lane);
+            if !self.request_waits_for_room(lane) {
+                self.pump_operations(lane);
+            }
         }
         let lane = self.lane_mut(lane);
         let posted = lane.inflight.next_sequence() != before;

@@ -187,6 +187,11 @@ impl ControlQueue {
         Some(request)
     }
 
+    /// The next request, left where it is.
+    pub fn peek_request(&self) -> Option<Request> {
+        self.requests.front().copied()
+    }
+
     /// The next answer.
     pub fn next_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
