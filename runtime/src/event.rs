@@ -95,11 +95,12 @@ pub enum Event {
     Zapped(GrantId),
     /// The end of this grant's key could not be proven in time; its memory is not reused.
     GrantQuarantined(GrantId),
-    /// A flush ended: everything retired before it is proven ended, but for `quarantined` keys.
+    /// A flush ended: everything retired before it, keys and own operations of contexts that ended, is proven ended but for
+    /// `quarantined` of them.
     Flushed {
         /// The caller's token.
         token: u64,
-        /// Keys that it could not prove ended.
+        /// What it could not prove ended: keys, and lanes of contexts with operations on them.
         quarantined: u32,
     },
     /// The answer to a look-up; `None` if no such context lives there.

@@ -4,6 +4,7 @@ mod pair;
 
 use keyfence::Local;
 use keyfence::ids::GrantId;
+use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
 use keyfence::{Event, FlushError, GrantError, Lease, RevokeError, Rights, SubmitError};
 use pair::judged::{Court, MS, Part, US, fast_limits};
 use pair::scene::{Granted, Scene, ends, grant, lookup};
@@ -235,5 +236,50 @@ fn r12_lcores_grant_to_each_other_s_peers_and_know_their_own_buffers() {
     assert_eq!(pair.right.used(|usage| usage.grants.into()), 0);
     assert_eq!(pair.right.used(|usage| usage.windows.into()), 0);
     assert_eq!(pair.right.engine.buffers_in_use(), 0);
+    court.acquit();
+}
+
+#[test]
+fn r3_a_flush_captures_own_operations_of_a_context_that_was_killed() {
+    let late = Injection::HoldBack {
+        target: Target::Every,
+        span: Span::EVERY,
+        polls: 200,
+    };
+    let mut court = Court::new(Part::new(Plan::new([late])), Part::quiet());
+    let scene = Scene::new(&mut court.pair);
+    let witness = court.pair.left.puppet(0, "witness");
+    let granted = scene.grant(&mut court.pair, 1 << 20);
+    let import = granted.import;
+    let address = Slot::new();
+    let to_address = address.clone();
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(1 << 20).unwrap();
+        to_address.set(buf.address());
+        cx.read(&import, 0, &[Local::prefix(&buf, 1 << 20)], 1)
+            .unwrap();
+    });
+    court.pair.steps(2);
+    let first = address.take().unwrap();
+    let range = first..first + (1 << 20);
+    assert!(court.left.open_work(range.clone()) > 0);
+    court.pair.left.engine.kill(scene.holder_context());
+    court.pair.steps(2);
+    witness.act(|cx| cx.flush(5).unwrap());
+    court.pair.step();
+    assert!(court.left.open_work(range.clone()) > 0, "still posted");
+    court.pair.until(|_| {
+        witness.events().iter().any(|event| {
+            matches!(
+                event,
+                Event::Flushed {
+                    token: 5,
+                    quarantined: 0
+                }
+            )
+        })
+    });
+    assert_eq!(court.left.open_work(range), 0);
+    assert!(court.pair.left.reclaimed(scene.holder_context()));
     court.acquit();
 }

@@ -61,11 +61,12 @@ pub enum Action {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Everything that the flush captured is proven or quarantined. The ticket is free.
+    /// Everything that the flush captured is proven or quarantined, own operations of cordoned contexts included. The ticket is
+    /// free.
     FlushEnded {
         /// The ticket.
         ticket: TicketIx,
-        /// How many of the captured keys are in quarantine now.
+        /// How many of the captured keys are in quarantine now, and on how many lanes own operations of contexts in quarantine.
         quarantined: u32,
     },
     /// Nothing of the context is left, not even in quarantine: its slot may be used again. With or after its epoch's end.

@@ -37,8 +37,18 @@ pub(super) enum Interval {
 pub(super) struct Ticket {
     /// It captures each key retired before so many flushes were asked for, this one included.
     flush: u64,
-    pending: u32,
+    /// Keys that are neither proven nor quarantined.
+    keys: u32,
+    /// Lanes of cordoned contexts on which own operations run that no epoch's end has given up.
+    own_ops: u32,
+    /// Keys in quarantine, and lanes of contexts in quarantine on which own operations run.
     quarantined: u32,
+}
+
+impl Ticket {
+    const fn is_over(&self) -> bool {
+        self.keys == 0 && self.own_ops == 0
+    }
 }
 
 impl Machine {
@@ -132,18 +142,28 @@ impl Machine {
             "{ticket:?} is in use"
         );
         let batch_is_empty = self.epoch(self.batch.slot).pending == 0;
-        let captured = Ticket {
+        let mut captured = Ticket {
             flush: self.flushes,
-            pending: self.retired,
+            keys: self.retired,
+            own_ops: 0,
             quarantined: self.counts().unproven,
         };
+        for epoch in &self.epochs {
+            let running = u32::from(epoch.running);
+            if epoch.is_under_way() {
+                captured.own_ops += running;
+            } else {
+                captured.quarantined += running;
+            }
+        }
         self.flushes += 1;
         self.tickets_open += 1;
         self.tickets[usize::from(ticket.0)] = Some(captured);
         self.seal(out);
         if plant::active(Plant::FlushCounters) && batch_is_empty {
             self.tickets[usize::from(ticket.0)] = Some(Ticket {
-                pending: 0,
+                keys: 0,
+                own_ops: 0,
                 ..captured
             });
         }
@@ -167,12 +187,42 @@ impl Machine {
             match (from, to) {
                 (KeyState::Unproven, _) => ticket.quarantined -= 1,
                 (_, KeyState::Unproven) => {
-                    ticket.pending -= 1;
+                    ticket.keys -= 1;
                     ticket.quarantined += 1;
                 }
-                _ => ticket.pending -= 1,
+                _ => ticket.keys -= 1,
             }
         }
+    }
+
+    /// Counts the proven end of a context's own operations on one lane in each flush that captured them.
+    pub(super) fn count_own_ops_in_flushes(&mut self, slot: SlotIx) {
+        let given_up = !self.epoch(slot).is_under_way();
+        for ticket in self.tickets_behind(slot) {
+            if given_up {
+                ticket.quarantined -= 1;
+            } else {
+                ticket.own_ops -= 1;
+            }
+        }
+    }
+
+    /// Behind the end of a context's epoch: what still runs is in quarantine, and no flush waits for it any more.
+    pub(super) fn give_up_own_ops_in_flushes(&mut self, slot: SlotIx) {
+        let running = u32::from(self.epoch(slot).running);
+        for ticket in self.tickets_behind(slot) {
+            ticket.own_ops -= running;
+            ticket.quarantined += running;
+        }
+    }
+
+    /// The flushes that were asked for after the cordon that opened the slot's epoch.
+    fn tickets_behind(&mut self, slot: SlotIx) -> impl Iterator<Item = &mut Ticket> {
+        let cordoned_at = self.epoch(slot).cordoned_at;
+        self.tickets
+            .iter_mut()
+            .flatten()
+            .filter(move |ticket| cordoned_at <= ticket.flush)
     }
 
     /// Behind each event, so that a flush's end follows the ends of the epochs it waited for.
@@ -182,7 +232,7 @@ impl Machine {
         }
         for (index, slot) in self.tickets.iter_mut().enumerate() {
             if let Some(ticket) = *slot
-                && ticket.pending == 0
+                && ticket.is_over()
             {
                 *slot = None;
                 self.tickets_open -= 1;

@@ -133,7 +133,10 @@ impl Machine {
             let running = own_ops.contains(lane) && record.state != LaneState::Destroyed;
             if running {
                 self.strand_mut(slot, lane).own_ops = OwnOps::Running;
-                self.epoch_mut(slot).running += 1;
+                let flushes = self.flushes;
+                let epoch = self.epoch_mut(slot);
+                epoch.running += 1;
+                epoch.cordoned_at = flushes;
             }
             let broken = matches!(record.state, LaneState::Broken | LaneState::Destroyed);
             if flushed_ops.contains(lane) || (own_ops.contains(lane) && broken) {
@@ -168,6 +171,7 @@ impl Machine {
             strand.state = StrandState::Ended;
         }
         self.epoch_mut(slot).running -= 1;
+        self.count_own_ops_in_flushes(slot);
         self.try_end(slot, out);
         self.try_free_context(slot, out);
     }

@@ -36,6 +36,8 @@ pub(super) struct EpochSlot {
     pub quarantined: u32,
     /// Lanes with own operations running.
     pub running: u16,
+    /// Flushes asked for before the cordon, if own operations were running then.
+    pub cordoned_at: u64,
     /// Lanes whose target has to confirm.
     pub unconfirmed: u16,
 }
@@ -47,6 +49,7 @@ impl EpochSlot {
         pending: 0,
         quarantined: 0,
         running: 0,
+        cordoned_at: 0,
         unconfirmed: 0,
     };
 
@@ -260,6 +263,7 @@ impl Machine {
         }
         self.epoch_mut(slot).unconfirmed = 0;
         if context.is_some() {
+            self.give_up_own_ops_in_flushes(slot);
             self.epoch_mut(slot).phase = Phase::Lingering;
             self.try_free_context(slot, out);
         } else {

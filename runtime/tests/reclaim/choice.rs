@@ -3,7 +3,7 @@
 use keyfence::ids::{Epoch, LaneId};
 use keyfence::reclaim::{ContextIx, Event, KeyIx, KeyState, Note, TicketIx, Timer};
 
-use crate::world::{Dealloc, Judged, Local, Qp, Stage, World, Wr, check};
+use crate::world::{Captured, Dealloc, Judged, Local, Qp, Stage, World, Wr, check};
 
 /// One thing that can happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,14 +262,31 @@ impl World {
 
     fn flush(&mut self, ticket: TicketIx) -> Judged {
         self.budget.flushes -= 1;
-        let captured = (0..)
+        let keys = (0..)
             .map(KeyIx)
             .zip(&self.keys)
             .filter(|(_, key)| key.retired && !key.state.is_proven())
             .map(|(index, key)| (index, key.generation))
             .collect();
-        self.tickets[usize::from(ticket.0)] = Some(captured);
+        let own_ops = self.retired_own_ops();
+        self.tickets[usize::from(ticket.0)] = Some(Captured { keys, own_ops });
         self.expect_applied(Event::Flush { ticket })
+    }
+
+    /// Cordoned contexts and the lanes on which their operations may still touch their memory.
+    fn retired_own_ops(&self) -> Vec<(ContextIx, LaneId)> {
+        let retired = (0..)
+            .map(ContextIx)
+            .zip(&self.contexts)
+            .filter(|(_, context)| context.stage != Stage::Open);
+        retired
+            .flat_map(|(index, context)| {
+                let lanes = (0..).map(LaneId).zip(&context.own);
+                lanes
+                    .filter(|(_, own)| own.local != Local::Ended)
+                    .map(move |(lane, _)| (index, lane))
+            })
+            .collect()
     }
 
     fn ack(&mut self, epoch: Epoch, lane: LaneId) -> Judged {

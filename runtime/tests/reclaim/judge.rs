@@ -208,16 +208,31 @@ impl World {
         check(pending.is_empty(), "R3", || {
             format!("a flush ends before {pending:?}")
         })?;
-        check(captured.len() == quarantined as usize, "R3", || {
-            format!("a flush says {quarantined} quarantined, of {captured:?}")
+        let own_ops = self.captured_own_ops(ticket);
+        let given_up = |(context, _): &(ContextIx, LaneId)| {
+            self.contexts[usize::from(context.0)].stage == Stage::Ended
+        };
+        check(own_ops.iter().all(given_up), "R3", || {
+            format!("a flush ends before own operations of {own_ops:?}")
+        })?;
+        let left = captured.len() + own_ops.len();
+        check(left == quarantined as usize, "R3", || {
+            format!("a flush says {quarantined} quarantined, of {captured:?} and {own_ops:?}")
         })
+    }
+
+    /// The captured own operations that are not proven ended.
+    fn captured_own_ops(&self, ticket: TicketIx) -> &[(ContextIx, LaneId)] {
+        self.tickets[usize::from(ticket.0)]
+            .as_ref()
+            .map_or(&[], |captured| &captured.own_ops)
     }
 
     /// The captured keys that are not proven.
     fn captured(&self, ticket: TicketIx) -> Vec<(KeyIx, KeyState)> {
         let captured = self.tickets[usize::from(ticket.0)]
-            .as_deref()
-            .unwrap_or(&[]);
+            .as_ref()
+            .map_or(&[][..], |captured| &captured.keys);
         captured
             .iter()
             .map(|&(key, generation)| (key, generation, self.keys[key.0 as usize]))
@@ -297,7 +312,11 @@ impl World {
             let pending = captured
                 .iter()
                 .any(|&(_, state)| state != KeyState::Unproven);
-            check(pending, "R6", || {
+            let own_ops = self.captured_own_ops(TicketIx(ticket as u16));
+            let running = own_ops
+                .iter()
+                .any(|&(context, _)| self.contexts[usize::from(context.0)].stage != Stage::Ended);
+            check(pending || running, "R6", || {
                 format!("a flush waits for nothing: {captured:?}")
             })?;
         }

@@ -152,6 +152,15 @@ pub struct Budget {
     pub strays: u32,
 }
 
+/// What was retired when a flush was asked for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Captured {
+    /// Slots and their generations.
+    pub keys: Vec<(KeyIx, u32)>,
+    /// Cordoned contexts and the lanes on which operations of theirs may still touch their memory.
+    pub own_ops: Vec<(ContextIx, LaneId)>,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World {
     pub machine: Machine,
@@ -167,8 +176,8 @@ pub struct World {
     /// Chains that the engine was told to post.
     pub chains: Vec<(Epoch, LaneId)>,
     pub timers: Vec<Timer>,
-    /// What each explicit flush captured: slots and their generations.
-    pub tickets: Vec<Option<Vec<(KeyIx, u32)>>>,
+    /// What each explicit flush captured.
+    pub tickets: Vec<Option<Captured>>,
     /// The event being handled, for the judges.
     pub event: Option<Event>,
 }
@@ -226,6 +235,7 @@ impl World {
     pub fn tell(&mut self, event: Event) -> Judged<Note> {
         let mut out = Actions::new(self.machine.capacity().bound());
         self.event = Some(event);
+        self.forget_ended_own_ops();
         let note = self.machine.handle(event, &mut out);
         for &transition in out.transitions() {
             self.judge_transition(transition)?;
@@ -238,6 +248,17 @@ impl World {
         self.judge_promptness()?;
         self.event = None;
         Ok(note)
+    }
+
+    /// A context's slot may be another's after this event.
+    fn forget_ended_own_ops(&mut self) {
+        let contexts = &self.contexts;
+        for ticket in self.tickets.iter_mut().flatten() {
+            ticket.own_ops.retain(|&(context, lane)| {
+                let own = contexts[usize::from(context.0)].own[usize::from(lane.0)];
+                own.local != Local::Ended
+            });
+        }
     }
 
     fn obey(&mut self, order: Action) -> Judged {
