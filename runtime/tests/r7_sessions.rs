@@ -308,3 +308,62 @@ fn r7_a_join_that_is_cut_short_at_any_request_is_begun_again() {
         }
     }
 }
+
+/// Each session gives a context's senders fresh credits: what it holds back of earlier ones counts all the same.
+#[test]
+fn r9_messages_held_over_sessions_stay_within_one_share_of_the_pool() {
+    let mut court = Court::quiet();
+    let hoarder = court.pair.right.puppet(0, "hoarder");
+    let sender = court.pair.left.puppet(0, "sender");
+    let mut held = Vec::new();
+    // Two lanes of eight messages each.
+    for round in 1..=3 {
+        court
+            .pair
+            .until(|pair| ups(&pair.left) == round && ups(&pair.right) == round);
+        court.pair.steps(20);
+        let to = lookup(&mut court.pair, &sender, "hoarder");
+        for token in 0..8 {
+            sender.act(move |cx| cx.send(to, &[7; 32], token).unwrap());
+        }
+        court.pair.steps(200);
+        held.extend(hoarder.events());
+        let messages = held
+            .iter()
+            .filter(|event| matches!(event, Event::Message(_)));
+        assert_eq!(messages.count(), (8 * round).min(16));
+        // The left is not heard of until the right gives it up.
+        for _ in 0..40 {
+            court.pair.now_ns += MS;
+            let now_ns = court.pair.now_ns;
+            court.pair.right.step(now_ns);
+        }
+    }
+    assert_eq!(court.pair.right.stat("contexts_deaf"), 1);
+}
+
+#[test]
+fn a_session_that_does_not_stand_yet_is_not_shown() {
+    let fabric = keyfence::pmd::soft::Fabric::new();
+    let device = |plan| pair::judged::device(&fabric, plan).0;
+    let part = Part::quiet();
+    let mut left = pair::side(part.builder("left", "right"), device(Plan::default()));
+    let mut right = pair::side(part.builder("right", "left"), device(Plan::default()));
+    let puppet = left.puppet(0, "early");
+    let shown = pair::Slot::new();
+    let mut told = false;
+    for step in 1..200 {
+        let to_shown = shown.clone();
+        puppet.act(move |cx| to_shown.set(cx.peers().count()));
+        left.step(step * 1_000);
+        right.step(step * 1_000);
+        if let Some(count) = shown.take() {
+            told |= puppet
+                .events()
+                .iter()
+                .any(|event| matches!(event, Event::PeerUp(_)));
+            assert_eq!(count, usize::from(told), "step {step}");
+        }
+    }
+    assert!(told);
+}

@@ -77,6 +77,8 @@ pub struct ContextState {
     pub buffers_limit: usize,
     /// Messages not yet given back.
     pub messages: Vec<HeldMessage>,
+    /// Most entries of `messages`: the windows of all lanes. Those of an ended session that it still has count too.
+    pub messages_limit: usize,
     /// What it was not yet told.
     pub events: VecDeque<Event>,
     /// Most entries of `events`.
@@ -188,6 +190,7 @@ impl Contexts {
             buffers: Vec::with_capacity(buffers),
             buffers_limit: buffers,
             messages: Vec::with_capacity(messages),
+            messages_limit: messages,
             events: VecDeque::with_capacity(events),
             events_limit: events,
             landed: VecDeque::with_capacity(messages),

@@ -361,6 +361,7 @@ impl EngineBuilder {
             machine: Machine::new(capacity),
             events: VecDeque::with_capacity(64),
             driving: false,
+            entered: false,
             reclaim_budget_wrs: 0,
             timers: Timers::new(3 * (limits.epochs as usize + queue + usize::from(lanes)) + 4),
             lookups: Lookups::new(LOOKUPS),

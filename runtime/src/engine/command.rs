@@ -8,7 +8,7 @@ use keyfence_pmd::{QpId, WindowId};
 
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
-use crate::ids::{ContextId, LaneId, LcoreId, PeerId};
+use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
 use crate::lane::Lane;
 use crate::lane::credits::ContextCredits;
 use crate::limits::LimitError;
@@ -44,8 +44,8 @@ pub(super) enum Command {
     QpInError(LaneId),
     /// A key's window was deallocated, or could not be in time.
     Deallocated {
-        /// The grant's slot.
-        key: u32,
+        /// The grant whose window it was. By now its slot may be another's.
+        grant: GrantId,
         /// Whether it was.
         done: bool,
     },
@@ -100,8 +100,8 @@ pub(super) enum ToControl {
     Dealloc {
         /// The lane.
         lane: LaneId,
-        /// The grant's slot.
-        key: u32,
+        /// The grant.
+        grant: GrantId,
         /// The window.
         window: WindowId,
     },

@@ -114,7 +114,7 @@ impl Context<'_> {
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.core
             .peer_ids()
-            .filter(|peer| self.core.peers[peer.0 as usize].session.is_some())
+            .filter(|peer| self.core.peers[peer.0 as usize].stands())
     }
 
     /// Bytes of payload that one message to `peer` may have; `None` while no session stands.
@@ -131,6 +131,10 @@ impl Context<'_> {
     /// # Errors
     /// [`AllocError`] names the limit or the pool that stands in the way.
     pub fn alloc(&mut self, len: usize) -> Result<Buf, AllocError> {
+        self.within(|cx| cx.take_buffer(len))
+    }
+
+    fn take_buffer(&mut self, len: usize) -> Result<Buf, AllocError> {
         if !self.core.contexts.get(self.slot).is_live() {
             return Err(AllocError::ContextClosed);
         }
@@ -165,10 +169,12 @@ impl Context<'_> {
 
     /// Gives a buffer back at once. Dropping it does the same, at the price of an atomic operation more.
     pub fn free(&mut self, buf: Buf) {
-        if let Some(pool) = self.core.pool_of(buf.address()) {
-            // A put refuses what is held or foreign by dropping it, which is all that can be done with it.
-            let _ = self.core.memory.pools[pool as usize].cache.put(buf);
-        }
+        self.within(|cx| {
+            if let Some(pool) = cx.core.pool_of(buf.address()) {
+                // A put refuses what is held or foreign by dropping it, which is all that can be done with it.
+                let _ = cx.core.memory.pools[pool as usize].cache.put(buf);
+            }
+        });
     }
 
     /// Opens `range` of `buf` to one context of a peer. The holder's engine learns the key behind its bind; the holder gets
@@ -177,6 +183,17 @@ impl Context<'_> {
     /// # Errors
     /// [`GrantError`]; nothing has changed then.
     pub fn grant(
+        &mut self,
+        buf: &Buf,
+        range: Range<usize>,
+        rights: Rights,
+        holder: RemoteContext,
+        lease: Lease,
+    ) -> Result<GrantId, GrantError> {
+        self.within(|cx| cx.make_grant(buf, range, rights, holder, lease))
+    }
+
+    fn make_grant(
         &mut self,
         buf: &Buf,
         range: Range<usize>,
@@ -258,7 +275,7 @@ impl Context<'_> {
                 return Err(RevokeError::Stale);
             }
         }
-        self.core.retire(grant.slot);
+        self.within(|cx| cx.core.retire(grant.slot));
         Ok(())
     }
 
@@ -268,7 +285,7 @@ impl Context<'_> {
     /// # Errors
     /// [`FlushError`] if too many flushes are under way.
     pub fn flush(&mut self, token: u64) -> Result<(), FlushError> {
-        self.core.start_flush(self.slot, token)
+        self.within(|cx| cx.core.start_flush(cx.slot, token))
     }
 
     /// Asks `peer` for its context named `name`; answered by [`Event::Resolved`](crate::Event::Resolved) with `token`.
@@ -276,12 +293,20 @@ impl Context<'_> {
     /// # Errors
     /// [`LookupError`] if the name is no name, no session stands, or too many questions are open.
     pub fn lookup(&mut self, peer: PeerId, name: &str, token: u64) -> Result<(), LookupError> {
-        self.core.start_lookup(self.slot, peer, name, token)
+        self.within(|cx| cx.core.start_lookup(cx.slot, peer, name, token))
     }
 
     /// Ends this context, after the running call has returned: its reclaim starts, and its service is dropped.
     pub fn close(&mut self) {
-        self.core.close(self.slot);
+        self.within(|cx| cx.core.close(cx.slot));
+    }
+
+    /// Runs a call into the runtime: a panic in it is the runtime's own, and not the service's.
+    pub(super) fn within<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
+        self.core.entered = true;
+        let result = call(self);
+        self.core.entered = false;
+        result
     }
 }
 

@@ -11,7 +11,7 @@ use crate::engine::join::Identity;
 use crate::engine::peers::Peers;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
-use crate::ids::{LaneId, LcoreId};
+use crate::ids::{GrantId, LaneId, LcoreId};
 
 /// The control side's ends of the rings to one lcore.
 pub(super) struct LcorePort {
@@ -73,7 +73,7 @@ impl LcorePort {
 enum Retry {
     Dealloc {
         lcore: LcoreId,
-        key: u32,
+        grant: GrantId,
         window: WindowId,
     },
     EndLane {
@@ -159,11 +159,15 @@ impl<D: Device> ControlSide<D> {
             ToControl::LaneAttached(lane) => self.lane_attached(lcore, lane),
             ToControl::LaneUp(lane) => self.lane_up(lcore, lane),
             ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane),
-            ToControl::Dealloc { lane, key, window } => {
+            ToControl::Dealloc {
+                lane,
+                grant,
+                window,
+            } => {
                 if let Some(record) = self.peers.lane_mut(lcore, lane) {
                     record.windows.retain(|known| *known != window);
                 }
-                self.dealloc(lcore, key, window);
+                self.dealloc(lcore, grant, window);
             }
             ToControl::EndLane { lane, qp } => self.end_lane(lcore, lane, qp),
             ToControl::LaneGone { lane, entry } => {
@@ -204,13 +208,34 @@ impl<D: Device> ControlSide<D> {
         self.ports[lcore.0 as usize].send(command);
     }
 
-    fn dealloc(&mut self, lcore: LcoreId, key: u32, window: WindowId) {
-        let done = self.device.dealloc_window(window).is_ok();
-        if !done {
-            self.retries
-                .push_back(Retry::Dealloc { lcore, key, window });
+    /// A call that is late is tried again until it is done; one retry a window, however often it is asked for.
+    fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
+        let waits = |retry: &Retry| matches!(retry, Retry::Dealloc { window: known, .. } if *known == window);
+        self.retries.retain(|retry| !waits(retry));
+        let done = self.try_dealloc(lcore, grant, window);
+        self.send(lcore, Command::Deallocated { grant, done });
+    }
+
+    fn dealloc_again(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
+        if self.try_dealloc(lcore, grant, window) {
+            self.send(lcore, Command::Deallocated { grant, done: true });
         }
-        self.send(lcore, Command::Deallocated { key, done });
+    }
+
+    fn try_dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) -> bool {
+        // A window that is gone was deallocated by a call that came back late.
+        let done = matches!(
+            self.device.dealloc_window(window),
+            Ok(()) | Err(ControlError::NoSuchWindow(_))
+        );
+        if !done {
+            self.retries.push_back(Retry::Dealloc {
+                lcore,
+                grant,
+                window,
+            });
+        }
+        done
     }
 
     /// Ends a drained lane: its windows that no key has, then its queue pair.
@@ -245,16 +270,11 @@ impl<D: Device> ControlSide<D> {
         let due = self.retries.len();
         for _ in 0..due {
             match self.retries.pop_front() {
-                Some(Retry::Dealloc { lcore, key, window }) => {
-                    match self.device.dealloc_window(window) {
-                        Ok(()) | Err(ControlError::NoSuchWindow(_)) => {
-                            self.send(lcore, Command::Deallocated { key, done: true });
-                        }
-                        Err(_) => self
-                            .retries
-                            .push_back(Retry::Dealloc { lcore, key, window }),
-                    }
-                }
+                Some(Retry::Dealloc {
+                    lcore,
+                    grant,
+                    window,
+                }) => self.dealloc_again(lcore, grant, window),
                 Some(Retry::EndLane { lcore, lane, qp }) => self.end_lane(lcore, lane, qp),
                 Some(Retry::Error { lcore, lane, qp }) => self.error_lane(lcore, lane, qp),
                 Some(Retry::Window(window)) => match self.device.dealloc_window(window) {

@@ -1,7 +1,6 @@
 //! The holder's side: imports come, are fenced and buried (REQUIREMENTS section 4, step 2).
 
 use crate::context::ops::{Op, Target};
-use crate::context::state::Phase;
 use crate::engine::state::Core;
 use crate::event::{Event, Import};
 use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
@@ -280,14 +279,6 @@ impl Core {
         if !self.lane_mut(lane).control.answer(answer) {
             self.stats.answers_dropped += 1;
         }
-    }
-
-    /// Whether a context can be told things: it is not being reclaimed.
-    pub(super) fn hears(&self, context: u16) -> bool {
-        matches!(
-            self.contexts.get(context).phase(),
-            Phase::Live | Phase::Closing
-        )
     }
 }
 

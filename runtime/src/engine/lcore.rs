@@ -1,6 +1,6 @@
 //! One iteration of the poll loop, step by step.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use keyfence_mempool::ring::spsc::Consumer;
 use keyfence_pmd::{Completion, DataPath};
@@ -125,7 +125,7 @@ impl<P: DataPath> Lcore<P> {
             }
             Command::SessionUp(peer) => core.session_up(peer),
             Command::QpInError(lane) => core.qp_in_error(lane),
-            Command::Deallocated { key, done } => core.deallocated(key, done),
+            Command::Deallocated { grant, done } => core.deallocated(grant, done),
             Command::QpDestroyed(lane) => core.qp_destroyed(lane),
             Command::FlushFor { origin, ticket } => core.flush_for(origin, ticket),
             Command::FlushPart {
@@ -211,7 +211,7 @@ impl<P: DataPath> Lcore<P> {
         // Off the list: what its service causes while it is told puts it there again, once.
         self.core.contexts.get_mut(slot).ready = false;
         for _ in 0..self.core.contexts.get(slot).events.len() {
-            if !self.core.hears(slot) || !self.takes_events(slot) {
+            if !self.core.contexts.get(slot).is_live() || !self.takes_events(slot) {
                 break;
             }
             let Some(event) = self.core.next_event(slot) else {
@@ -220,7 +220,7 @@ impl<P: DataPath> Lcore<P> {
             any = true;
             self.call(slot, |service, cx| service.on_event(cx, event));
         }
-        if !self.core.hears(slot) {
+        if !self.core.contexts.get(slot).is_live() {
             return any;
         }
         self.core.sweep_messages(slot);
@@ -264,6 +264,10 @@ impl<P: DataPath> Lcore<P> {
 
     /// Calls a service under a catch: a panic ends its context and nothing else.
     fn call(&mut self, slot: u16, run: impl FnOnce(&mut BoxedService, &mut Context<'_>)) {
+        // A service that has panicked, or closed its context, is not called again.
+        if !self.core.contexts.get(slot).is_live() {
+            return;
+        }
         let Some(service) = self.services[slot as usize].as_mut() else {
             return;
         };
@@ -272,12 +276,11 @@ impl<P: DataPath> Lcore<P> {
             slot,
         };
         // The service is dropped after a panic, and the core's own invariants hold at each call's end.
-        if catch_unwind(AssertUnwindSafe(|| run(service, &mut cx))).is_err() {
-            // The runtime's own tables must not be half changed: that would be our panic and not the service's.
-            assert!(
-                !self.core.driving,
-                "the reclaim machine was left in the middle of an event"
-            );
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(service, &mut cx))) {
+            // Inside a call of the runtime it is our panic and not the service's: the tables may be half changed.
+            if self.core.entered {
+                resume_unwind(panic);
+            }
             self.core.stats.services_panicked += 1;
             let context = self.core.contexts.id(slot);
             let event = EngineEvent::ServicePanicked { context };
@@ -317,6 +320,11 @@ impl<P: DataPath> Lcore<P> {
     }
 
     fn post_receives(&mut self, lane: crate::ids::LaneId) {
+        // The pool may have run dry when the slots became empty, and have buffers of other lanes now.
+        let entry = self.core.lane(lane);
+        if entry.is_sound() && !entry.empty_receives.is_empty() {
+            self.core.refill_receives(lane);
+        }
         let entry = self.core.lane_mut(lane);
         if !entry.staged_receives.is_empty() {
             let taken = self.path.post_receives(entry.qp, &entry.staged_receives);

@@ -151,8 +151,8 @@ impl Core {
         }
         let first_lanes = |core: &Self| -> Option<(usize, bool)> {
             let view = core.peers.get(peer.0 as usize)?;
-            view.session?;
-            let asked = view
+            let asked = Some(view)
+                .filter(|view| view.stands())?
                 .lanes
                 .iter()
                 .filter_map(|route| route.first().copied().flatten());

@@ -26,6 +26,8 @@ mod run;
 mod state;
 mod stats;
 mod submit;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod usage;
 mod zero;

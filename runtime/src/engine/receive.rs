@@ -163,6 +163,13 @@ impl Core {
             self.message_for_nobody(lane, header);
             return None;
         };
+        let held = self.contexts.get(context);
+        if held.messages.len() >= held.messages_limit {
+            // R9: each session has windows of its own, but the receive pool has its share only once.
+            self.stats.contexts_deaf += 1;
+            self.close(context);
+            return None;
+        }
         let messages = self.limits.context.messages;
         let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
         if on_lane.window_generation != header.dst.generation {

@@ -5,7 +5,7 @@ use keyfence_pmd::{Remote, Rkey, SgeList, WorkOp};
 use crate::engine::command::ToControl;
 use crate::engine::state::Core;
 use crate::event::Event;
-use crate::ids::{Epoch, LaneId};
+use crate::ids::{Epoch, GrantId, LaneId};
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::{Closing, Request};
@@ -240,13 +240,23 @@ impl Core {
             let entry = &mut self.lane_mut(lane).windows[window];
             entry.deallocated = true;
             let window = entry.window.id;
-            self.outbox.push(ToControl::Dealloc { lane, key, window });
+            let grant = self.grants.id(key);
+            self.outbox.push(ToControl::Dealloc {
+                lane,
+                grant,
+                window,
+            });
         }
     }
 
     /// The control side has deallocated a key's window, or failed to.
-    pub(super) fn deallocated(&mut self, key: u32, done: bool) {
-        let key = KeyIx(key);
+    pub(super) fn deallocated(&mut self, grant: GrantId, done: bool) {
+        if self.grants.get(grant).is_none() {
+            // Proven by another call meanwhile: this one says nothing about whoever has the slot now (R4).
+            self.stats.reclaim_notes += 1;
+            return;
+        }
+        let key = KeyIx(grant.slot);
         self.drive(if done {
             reclaim::Event::Deallocated { key }
         } else {

@@ -72,6 +72,13 @@ pub struct PeerView {
     pub down_told: bool,
 }
 
+impl PeerView {
+    /// Whether a session stands on all its lanes. Before that it is being made, and nobody was told of it.
+    pub fn stands(&self) -> bool {
+        self.session.is_some() && self.was_up
+    }
+}
+
 /// What one lcore owns.
 #[derive(Debug)]
 pub struct Core {
@@ -99,6 +106,8 @@ pub struct Core {
     pub(super) events: VecDeque<reclaim::Event>,
     /// Whether the machine is being driven further up the stack.
     pub(super) driving: bool,
+    /// Whether a service's call into the runtime is under way.
+    pub(super) entered: bool,
     /// Work requests that reclaims may still post in this step.
     pub(super) reclaim_budget_wrs: u32,
     pub(super) timers: Timers,

@@ -63,7 +63,7 @@ impl Context<'_> {
         from: &[Local<'_>],
         token: u64,
     ) -> Result<(), SubmitError> {
-        self.memory(import.id, offset, from, Draft::new(OpKind::Write, token))
+        self.within(|cx| cx.memory(import.id, offset, from, Draft::new(OpKind::Write, token)))
     }
 
     /// Writes, and then tells the owner: it gets [`Event::Landed`](crate::Event::Landed) with `immediate`, after the bytes are in place.
@@ -82,7 +82,7 @@ impl Context<'_> {
             argument: immediate.into(),
             ..Draft::new(OpKind::WriteImmediate, token)
         };
-        self.memory(import.id, offset, from, draft)
+        self.within(|cx| cx.memory(import.id, offset, from, draft))
     }
 
     /// Reads the import's bytes from `offset` on into local ones. The buffers are held until the completion.
@@ -96,7 +96,7 @@ impl Context<'_> {
         into: &[Local<'_>],
         token: u64,
     ) -> Result<(), SubmitError> {
-        self.memory(import.id, offset, into, Draft::new(OpKind::Read, token))
+        self.within(|cx| cx.memory(import.id, offset, into, Draft::new(OpKind::Read, token)))
     }
 
     /// Adds to the 8 bytes at `offset`, whose address at the owner is a multiple of 8. The completion has the former value.
@@ -114,7 +114,7 @@ impl Context<'_> {
             argument: add,
             ..Draft::new(OpKind::FetchAdd, token)
         };
-        self.memory(import.id, offset, &[], draft)
+        self.within(|cx| cx.memory(import.id, offset, &[], draft))
     }
 
     /// Stores `desired` in the 8 bytes at `offset` if they hold `expected`. The completion has the former value.
@@ -134,7 +134,7 @@ impl Context<'_> {
             value: desired,
             ..Draft::new(OpKind::CompareSwap, token)
         };
-        self.memory(import.id, offset, &[], draft)
+        self.within(|cx| cx.memory(import.id, offset, &[], draft))
     }
 
     /// Sends a short message; the bytes are copied now.
@@ -149,6 +149,15 @@ impl Context<'_> {
                 remedy: "send a longer one from a buffer with send_from",
             });
         }
+        self.within(|cx| cx.copied_message(to, bytes, token))
+    }
+
+    fn copied_message(
+        &mut self,
+        to: RemoteContext,
+        bytes: &[u8],
+        token: u64,
+    ) -> Result<(), SubmitError> {
         let op = self.message(to, &[], bytes.len(), token)?;
         let slot = self.core.op_slot(op) + HEADER_BYTES;
         self.core
@@ -170,7 +179,7 @@ impl Context<'_> {
         from: &[Local<'_>],
         token: u64,
     ) -> Result<(), SubmitError> {
-        self.message(to, from, 0, token).map(|_| ())
+        self.within(|cx| cx.message(to, from, 0, token)).map(|_| ())
     }
 
     fn message(

@@ -1,0 +1,179 @@
+//! What can't be brought about from outside: panics of the runtime itself, and reports that come after their time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyfence_mempool::Policy;
+use keyfence_mempool::sync::{Arc, AtomicU32, Ordering};
+use keyfence_pmd::soft::{Fabric, SoftConfig, SoftDevice};
+use keyfence_pmd::{Device, Rights, Rkey};
+
+use crate::config::{MemoryConfig, PoolConfig};
+use crate::engine::{Context, Engine, EngineBuilder, Lcore};
+use crate::event::{EngineEvent, Event};
+use crate::grant::table::Grant;
+use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext};
+use crate::reclaim::{self, ContextIx, KeyIx, KeyState, Scope};
+use crate::service::{Service, Work};
+
+fn engine() -> (Engine<SoftDevice>, Lcore<<SoftDevice as Device>::Path>) {
+    let memory = MemoryConfig {
+        arena_bytes: 32 << 20,
+        hugepages: Policy::Off,
+        lock: Policy::Off,
+        pools: vec![PoolConfig {
+            buffer_bytes: 4096,
+            count: 64,
+        }],
+        ..MemoryConfig::default()
+    };
+    let device = Fabric::new().device(SoftConfig::default()).unwrap();
+    let builder = EngineBuilder::new("only", 1).memory(memory);
+    let mut engine = builder.build(device).unwrap();
+    let lcore = engine.take_lcore(LcoreId(0)).unwrap();
+    (engine, lcore)
+}
+
+/// Runs one service for some steps; what the engine's owner is told.
+fn run(service: impl Service + 'static) -> Vec<EngineEvent> {
+    let (mut engine, mut lcore) = engine();
+    engine
+        .open(LcoreId(0), "service", 1, Box::new(service))
+        .unwrap();
+    let mut events = Vec::new();
+    for now_ns in 1..20 {
+        lcore.step(now_ns);
+        engine.control(now_ns);
+        while let Some(event) = engine.poll_event() {
+            events.push(event);
+        }
+    }
+    events
+}
+
+struct Broken;
+
+impl Service for Broken {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Work {
+        cx.within(|_| panic!("an invariant of the runtime"))
+    }
+
+    fn on_event(&mut self, _cx: &mut Context<'_>, _event: Event) {}
+}
+
+#[test]
+fn r10_a_panic_of_the_runtime_is_not_booked_as_the_service_s() {
+    let panic = catch_unwind(AssertUnwindSafe(|| run(Broken))).unwrap_err();
+    let what = panic.downcast_ref::<&str>();
+    assert_eq!(what, Some(&"an invariant of the runtime"));
+}
+
+/// Is to be told two things, and ends at the first.
+struct Once {
+    calls_after: Arc<AtomicU32>,
+    panics: bool,
+    asked: bool,
+    over: bool,
+}
+
+impl Once {
+    fn new(panics: bool) -> (Self, Arc<AtomicU32>) {
+        let calls_after = Arc::new(AtomicU32::new(0));
+        let once = Self {
+            calls_after: Arc::clone(&calls_after),
+            panics,
+            asked: false,
+            over: false,
+        };
+        (once, calls_after)
+    }
+
+    fn called(&self) {
+        self.calls_after
+            .fetch_add(self.over.into(), Ordering::Relaxed);
+    }
+}
+
+impl Service for Once {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Work {
+        self.called();
+        if !core::mem::replace(&mut self.asked, true) {
+            cx.flush(1).unwrap();
+            cx.flush(2).unwrap();
+        }
+        Work::Idle
+    }
+
+    fn on_event(&mut self, cx: &mut Context<'_>, _event: Event) {
+        self.called();
+        self.over = true;
+        assert!(!self.panics, "the service's own panic");
+        cx.close();
+    }
+
+    fn takes_events(&mut self) -> bool {
+        self.called();
+        true
+    }
+}
+
+#[test]
+fn r10_a_service_is_not_called_again_after_its_panic_or_its_close() {
+    for panics in [true, false] {
+        let (once, calls_after) = Once::new(panics);
+        let events = run(once);
+        assert_eq!(calls_after.load(Ordering::Relaxed), 0, "panics: {panics}");
+        let count =
+            |test: fn(&EngineEvent) -> bool| events.iter().filter(|event| test(event)).count();
+        let panicked = count(|event| matches!(event, EngineEvent::ServicePanicked { .. }));
+        let reclaimed = count(|event| matches!(event, EngineEvent::Reclaimed { .. }));
+        assert_eq!((panicked, reclaimed), (panics.into(), 1));
+    }
+}
+
+#[test]
+fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
+    let (_engine, mut lcore) = engine();
+    let core = &mut lcore.core;
+    let owner = core.owner_tag(0);
+    let buf = core.memory.pools[0].cache.get(owner).unwrap();
+    let id = ContextId {
+        lcore: LcoreId(0),
+        slot: 0,
+        generation: 1,
+    };
+    let grant = Grant {
+        context: 0,
+        holder: RemoteContext {
+            peer: PeerId(0),
+            session: 1,
+            id,
+        },
+        lane: LaneId(0),
+        window: 0,
+        rkey: Rkey(1),
+        buf: buf.id(),
+        pool: 0,
+        address: buf.address(),
+        len: 64,
+        rights: Rights::READ,
+        lease_ns: None,
+        renewed_ns: 0,
+        retired: false,
+        ended: false,
+    };
+    let old = core.grants.insert(grant).unwrap();
+    core.grants.remove(old.slot);
+    let new = core.grants.insert(grant).unwrap();
+    assert_eq!(new.slot, old.slot);
+    let key = KeyIx(new.slot);
+    core.drive(reclaim::Event::Bind {
+        key,
+        context: ContextIx(0),
+        lane: LaneId(0),
+        scope: Scope::Queue,
+    });
+    for done in [true, false] {
+        core.deallocated(old, done);
+        assert_eq!(core.machine.key_state(key), KeyState::Binding);
+    }
+}
