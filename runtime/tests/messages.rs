@@ -2,9 +2,14 @@
 
 mod pair;
 
+use keyfence::config::MemoryConfig;
 use keyfence::ids::{PeerId, RemoteContext};
-use keyfence::{Event, Message, Status, SubmitError};
-use pair::{Pair, Puppet, Slot};
+use keyfence::pmd::soft::Fabric;
+use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
+use keyfence::{Event, Local, Message, Status, SubmitError};
+use pair::judged::{Judged, device, fast_limits};
+use pair::scene::Scene;
+use pair::{Pair, Puppet, Slot, builder, small_memory};
 
 fn two() -> (
     Pair<keyfence::pmd::soft::SoftDevice>,
@@ -121,4 +126,70 @@ fn b10_a_receiver_that_keeps_its_messages_stops_its_sender_alone() {
         more >= 56
     });
     assert!(writable, "the sender hears that there is room again");
+}
+
+/// Both sides take messages of 64 KiB, and have 32 KiB in flight on a lane; the left's completions come 50 polls late.
+fn short_lane() -> Pair<Judged> {
+    let fabric = Fabric::new();
+    let late = Injection::HoldBack {
+        target: Target::Every,
+        span: Span {
+            first: 0,
+            count: u64::MAX,
+        },
+        polls: 50,
+    };
+    let late = Plan {
+        injections: vec![late],
+    };
+    let side = |name, peer| {
+        let mut limits = fast_limits();
+        limits.receive_depth = 8;
+        limits.slice_bytes = 8 << 10;
+        limits.lane_bytes_in_flight = 32 << 10;
+        let memory = MemoryConfig {
+            arena_bytes: 64 << 20,
+            receive_buffer_bytes: 64 << 10,
+            ..small_memory()
+        };
+        builder(name, peer, 1).limits(limits).memory(memory)
+    };
+    let (left, right) = (device(&fabric, late).0, device(&fabric, Plan::default()).0);
+    Pair::on(side("left", "right"), left, side("right", "left"), right)
+}
+
+#[test]
+fn messages_keep_to_what_a_lane_may_have_in_flight() {
+    let mut pair = short_lane();
+    let scene = Scene::new(&mut pair);
+    let to = scene.owner_id;
+    pair.steps(200);
+    let error = Slot::new();
+    let refused = error.clone();
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(64 << 10).unwrap();
+        let whole = [Local::prefix(&buf, 33 << 10)];
+        refused.set(cx.send_from(to, &whole, 1).unwrap_err());
+        for token in 0..2 {
+            cx.send_from(to, &[Local::prefix(&buf, 20 << 10)], token)
+                .unwrap();
+        }
+    });
+    pair.steps(30);
+    let Some(SubmitError::TooLong { most, .. }) = error.take() else {
+        panic!("a message longer than the lane may have in flight was taken");
+    };
+    assert!(most < 32 << 10, "{most}");
+    let heard = |events: &[Event]| {
+        let messages = events.iter();
+        messages
+            .filter(|event| matches!(event, Event::Message(_)))
+            .count()
+    };
+    assert_eq!(heard(&scene.owner.events()), 1, "the second is to wait");
+    let mut more = 0;
+    pair.until(|_| {
+        more += heard(&scene.owner.events());
+        more == 1
+    });
 }

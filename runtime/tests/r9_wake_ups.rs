@@ -9,6 +9,7 @@ use keyfence::{EngineEvent, Local};
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 use pair::judged::{Court, MS, Part, fast_limits};
 use pair::scene::{Scene, completions, lookup};
+use pair::switched::set;
 use pair::{Pair, Slot};
 
 /// Asks for a flush whenever one has ended; with nothing retired it ends at once.
@@ -125,6 +126,52 @@ fn r9_who_was_refused_for_want_of_shared_room_hears_when_there_is_some() {
             .any(|event| matches!(event, Event::Writable));
         writable
     });
+}
+
+#[test]
+fn r9_one_operation_that_ends_wakes_one_of_those_who_wait_for_shared_room() {
+    let mut limits = fast_limits();
+    limits.ops_in_flight = 4;
+    let left = Part {
+        limits,
+        ..Part::quiet()
+    };
+    let mut court = Court::new(left, Part::quiet());
+    let scene = Scene::new(&mut court.pair);
+    let to = scene.owner_id;
+    let other = court.pair.left.puppet(0, "on the other lane");
+    let waiting: Vec<_> = (0..3)
+        .map(|at| court.pair.left.puppet(0, &format!("waits {at}")))
+        .collect();
+    court.pair.steps(20);
+    // Three that do not end for now, and one that does.
+    set(&court.left_switches.swallow, 1);
+    scene.holder.act(move |cx| {
+        for token in 0..3 {
+            cx.send(to, b"long", token).unwrap();
+        }
+    });
+    court.pair.steps(20);
+    assert_eq!(court.left_switches.swallow.load(Ordering::Relaxed), 0);
+    assert_eq!(court.pair.left.used(|usage| usage.ops), 3);
+    other.act(move |cx| cx.send(to, b"short", 9).unwrap());
+    for puppet in &waiting {
+        puppet.act(move |cx| assert!(cx.send(to, b"one too many", 9).is_err()));
+    }
+    let woken = || {
+        let events = waiting.iter().flat_map(|puppet| puppet.events());
+        events
+            .filter(|event| matches!(event, Event::Writable))
+            .count()
+    };
+    court.pair.steps(100);
+    assert_eq!(completions(&other.events()).len(), 1);
+    assert_eq!(woken(), 1);
+    // A later request on that lane proves the three; with nothing in flight, nobody is left waiting.
+    scene.holder.act(move |cx| cx.send(to, b"last", 4).unwrap());
+    court.pair.steps(100);
+    assert_eq!(court.pair.left.used(|usage| usage.ops), 0);
+    assert_eq!(woken(), 2);
 }
 
 #[test]

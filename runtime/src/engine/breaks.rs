@@ -241,7 +241,7 @@ impl Core {
             entry.silent_ns = entry.silent_ns.saturating_add(interval_ns);
             let silent_ns = entry.silent_ns;
             if entry.is_up() {
-                entry.control.ask(Request::KeepAlive);
+                self.ask(lane, Request::KeepAlive);
             }
             if silent_ns > self.timeouts.reconnect_timeout_ns.max(2 * interval_ns) {
                 self.stats.peers_silent += 1;

@@ -203,7 +203,9 @@ impl EngineBuilder {
             let shared = SharedStats::new();
             let (death, died) = DeathNotice::new();
             ports.push(LcorePort::new(commands, report_end, shared.clone(), died));
-            let core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
+            let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
+            let most = device.caps().max_operation_bytes;
+            core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
             cores.push(Some(Lcore {
                 path,
                 services: (0..share.contexts).map(|_| None).collect(),
@@ -339,6 +341,7 @@ impl EngineBuilder {
             limits: limits.clone(),
             timeouts: self.timeouts.clone(),
             frame_bytes: self.memory.receive_buffer_bytes as usize,
+            longest_frame_bytes: self.limits.lane_bytes_in_flight,
             zeroing: self
                 .memory
                 .zero_on_release
@@ -356,6 +359,7 @@ impl EngineBuilder {
             grants: Grants::new(limits.grants),
             imports: Imports::new(limits.imports),
             lanes: (0..lanes).map(|_| None).collect(),
+            first_lane: 0,
             peers: vec![PeerView::default(); self.peers.len()],
             actions: Actions::new(capacity.bound()),
             machine: Machine::new(capacity),

@@ -4,12 +4,11 @@ use keyfence_pmd::{Completion, CompletionKind};
 
 use crate::context::ops::{Op, Stage, Target};
 use crate::context::state::Phase;
-use crate::engine::pump::SEQUENCE_MASK;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::grant::import::ImportPhase;
 use crate::ids::LaneId;
-use crate::lane::inflight::Flight;
+use crate::lane::inflight::{Flight, SEQUENCE_MASK};
 use crate::op::{OpDone, OpKind, Status};
 use crate::reclaim::{self, ContextIx, KeyIx};
 
@@ -61,8 +60,8 @@ impl Core {
         }
     }
 
-    fn posted_done(&mut self, lane: LaneId, sequence: u64) {
-        while let Some((sequence, flight)) = self.lane_mut(lane).inflight.take_proven(sequence) {
+    fn posted_done(&mut self, lane: LaneId, low: u64) {
+        while let Some((sequence, flight)) = self.lane_mut(lane).inflight.take_proven(low) {
             self.proven(lane, sequence, flight);
         }
     }
@@ -184,13 +183,18 @@ impl Core {
         self.tell_of_room();
     }
 
-    /// Tells those who were refused for want of shared room that there is some.
+    /// Tells one of those who were refused for want of shared room that an operation has left some: all of them would find it taken by the
+    /// first. Nothing comes after the last operation, so its end is told to each: the one that was told before may not have used its chance.
     fn tell_of_room(&mut self) {
+        let last = self.ops_in_flight.used() == 0;
         while let Some(slot) = self.wants_room.pop_front() {
             let context = self.contexts.get_mut(slot);
             context.wants_room = false;
-            if core::mem::take(&mut context.wants_writable) {
+            if context.is_live() && core::mem::take(&mut context.wants_writable) {
                 self.tell(slot, Event::Writable);
+                if !last {
+                    return;
+                }
             }
         }
     }

@@ -254,7 +254,7 @@ impl Context<'_> {
             lane,
             scope: Scope::Queue,
         });
-        core.lane_mut(lane).control.ask(Request::Grant(id));
+        core.ask(lane, Request::Grant(id));
         core.stats.grants_made += 1;
         Ok(id)
     }

@@ -69,6 +69,22 @@ impl Core {
                 .allows(Class::Request, entry.peer_receive_depth)
     }
 
+    /// Queues a request of an epoch or a grant. A peer that takes none for long makes those pile up whose fence or grant has ended meanwhile;
+    /// they are struck before they fill the queue, so that its bound is what can be wanted at a time (R12).
+    pub(super) fn ask(&mut self, lane: LaneId, request: Request) {
+        if self.lane(lane).control.is_full() {
+            let (machine, grants) = (&self.machine, &self.grants);
+            let entry = self.lanes[lane.0 as usize].as_deref_mut();
+            let wanted = |request| match request {
+                Request::Revoke(epoch) => machine.strand_state(epoch, lane) == StrandState::Fencing,
+                Request::Grant(id) => grants.get(id).is_some(),
+                _ => true,
+            };
+            entry.expect("seen above").control.keep_wanted(wanted);
+        }
+        self.lane_mut(lane).control.ask(request);
+    }
+
     fn may_send(&self, lane: LaneId, class: Class) -> bool {
         let entry = self.lane(lane);
         let hello = entry.phase == LanePhase::Greeting;

@@ -305,7 +305,9 @@ impl<P: DataPath> Lcore<P> {
 
     fn post(&mut self) -> bool {
         let mut any = false;
-        for lane in self.core.lane_ids() {
+        let lanes = self.core.lane_ids_from(self.core.first_lane);
+        self.core.rotate_lanes();
+        for lane in lanes {
             // First, so that what is posted now tells the peer of them.
             self.post_receives(lane);
             any |= self.core.pump(lane);

@@ -183,9 +183,7 @@ impl Core {
             .ok_or(LookupError::TooMany { limit })?;
         for lcore in 0..self.peers[peer.0 as usize].lanes.len() {
             if let Some(&Some(lane)) = self.peers[peer.0 as usize].lanes[lcore].first() {
-                self.lane_mut(lane)
-                    .control
-                    .ask(Request::Lookup { pending: request });
+                self.ask(lane, Request::Lookup { pending: request });
             }
         }
         Ok(())

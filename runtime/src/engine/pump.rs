@@ -8,14 +8,14 @@ use crate::engine::state::Core;
 use crate::ids::LaneId;
 use crate::lane::LanePhase;
 use crate::lane::credits::Class;
-use crate::lane::inflight::Flight;
+use crate::lane::inflight::{Flight, SEQUENCE_MASK};
 use crate::op::{OpKind, Status};
 use crate::wire::{HEADER_BYTES, Header};
 
 /// What a small operation counts for in a turn at least, so that a flood of tiny ones is a turn's worth too.
 const MIN_TURN_BYTES: u64 = 256;
 
-/// Operations of one context in one turn at most, whatever their size.
+/// Bytes of one turn of a context of weight 1, at least; a whole slice where slices are longer.
 const BYTES_OF_A_TURN: u64 = 16 * 1024;
 
 /// How the try to post the next part of an operation went.
@@ -31,15 +31,18 @@ enum Posted {
     NoCredit,
 }
 
-/// The name of a posted request: the lane and its sequence number there.
+/// The name of a posted request: the lane and the low bits of its sequence number there.
 pub(super) fn work_id(lane: LaneId, sequence: u64) -> WorkId {
     WorkId(u64::from(lane.0) << 48 | (sequence & SEQUENCE_MASK))
 }
 
-/// Bits of a work id that are a sequence number. At 10^9 requests a second they last three days; the queue pair's order resolves the rest.
-pub(super) const SEQUENCE_MASK: u64 = (1 << 48) - 1;
-
 impl Core {
+    /// The next step starts at another lane: what a step may spend on reclaims must not go to the lowest lane for ever (R6).
+    pub(super) fn rotate_lanes(&mut self) {
+        let next = self.lane_ids_from(self.first_lane + 1).next();
+        self.first_lane = next.map_or(0, |lane| lane.0);
+    }
+
     /// Lets a lane post what it may. Returns whether it posted anything.
     pub(super) fn pump(&mut self, lane: LaneId) -> bool {
         let before = self.lane(lane).inflight.next_sequence();
@@ -88,39 +91,37 @@ impl Core {
         }
     }
 
-    /// One context's turn; false when the lane is full.
+    /// One context's turn, or what a full lane left of it; false when the lane is full (again). What it posts beyond its turn is taken off
+    /// its next one, so that shares follow the weights whatever the operations' sizes.
     fn take_turn(&mut self, lane: LaneId, context: u16) -> bool {
         let weight = u64::from(self.contexts.get(context).weight);
-        let turn = weight * BYTES_OF_A_TURN.max(self.limits.slice_bytes);
-        self.lane_mut(lane).contexts[context as usize].deficit_bytes += turn;
+        let turn = weight.saturating_mul(BYTES_OF_A_TURN.max(self.limits.slice_bytes));
+        self.lane_mut(lane).contexts[context as usize].begin_turn(turn);
         loop {
             let entry = self.lane_mut(lane);
             let on_lane = &mut entry.contexts[context as usize];
             let Some(op) = on_lane.queue.head() else {
                 on_lane.queued = false;
-                on_lane.deficit_bytes = 0;
+                on_lane.leave_turn();
                 return true;
             };
-            if on_lane.deficit_bytes == 0 {
+            if on_lane.turn_bytes <= 0 {
                 entry.turns.push(context);
                 return true;
             }
             match self.post_part(lane, context, op) {
                 Posted::Part(bytes) | Posted::All(bytes) => {
                     let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
-                    on_lane.deficit_bytes = on_lane
-                        .deficit_bytes
-                        .saturating_sub(bytes.max(MIN_TURN_BYTES));
+                    on_lane.use_turn(bytes.max(MIN_TURN_BYTES));
                 }
                 Posted::LaneFull => {
-                    let entry = self.lane_mut(lane);
-                    entry.contexts[context as usize].deficit_bytes = 0;
-                    entry.turns.push_front(context);
+                    // A whole new turn would keep it in front for as long as each completion frees less than that.
+                    self.lane_mut(lane).turns.push_front(context);
                     return false;
                 }
                 Posted::NoCredit => {
                     let entry = self.lane_mut(lane);
-                    entry.contexts[context as usize].deficit_bytes = 0;
+                    entry.contexts[context as usize].leave_turn();
                     entry.starved.push(context);
                     return true;
                 }
@@ -180,6 +181,9 @@ impl Core {
         let Target::Context(to) = op.target else {
             unreachable!("a message goes to a context");
         };
+        if !self.has_room_for(lane, op.bytes) {
+            return Posted::LaneFull;
+        }
         if !self.spend_message_credit(lane, to.id.slot, to.id.generation) {
             return Posted::NoCredit;
         }
@@ -245,8 +249,7 @@ impl Core {
             unreachable!("only messages go to contexts");
         };
         let bytes = (op.bytes - op.posted_bytes).min(self.limits.slice_bytes);
-        let posted = self.lane(lane).posted_bytes;
-        if posted > 0 && posted + bytes > self.limits.lane_bytes_in_flight {
+        if !self.has_room_for(lane, bytes) {
             return Posted::LaneFull;
         }
         let remote = Remote {
@@ -287,6 +290,12 @@ impl Core {
         }
         self.leave_queue(lane, context, slot);
         Posted::All(bytes)
+    }
+
+    /// Whether so many bytes more may be posted on the lane: what is posted must run down within the fence timeout.
+    fn has_room_for(&self, lane: LaneId, bytes: u64) -> bool {
+        let posted = self.lane(lane).posted_bytes;
+        posted == 0 || posted + bytes <= self.limits.lane_bytes_in_flight
     }
 
     fn stage_slice(

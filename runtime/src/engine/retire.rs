@@ -112,9 +112,7 @@ impl Core {
                 self.timers.arm(timer, deadline);
             }
             Action::Disarm(timer) => self.timers.disarm(timer),
-            Action::Revoke { epoch, lane } => {
-                self.lane_mut(lane).control.ask(Request::Revoke(epoch))
-            }
+            Action::Revoke { epoch, lane } => self.ask(lane, Request::Revoke(epoch)),
             Action::Invalidate { epoch, lane } => {
                 self.lane_mut(lane).close_with(Closing::Chain(epoch))
             }

@@ -91,6 +91,8 @@ pub struct Core {
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
     pub(super) frame_bytes: usize,
+    /// The longest message with its header that is sent: what the device moves at once, and what a lane may have in flight.
+    pub(super) longest_frame_bytes: u64,
     /// Buffers of reclaimed contexts that are being zeroed; `None` if that is not wanted.
     pub(super) zeroing: Option<Zeroing>,
     pub(super) memory: LcoreMemory,
@@ -99,6 +101,8 @@ pub struct Core {
     pub(super) grants: Grants,
     pub(super) imports: Imports,
     pub(super) lanes: Vec<Option<Box<Lane>>>,
+    /// The slot from which on lanes post in this step.
+    pub(super) first_lane: u16,
     pub(super) peers: Vec<PeerView>,
     pub(super) machine: reclaim::Machine,
     pub(super) actions: reclaim::Actions,
@@ -177,17 +181,22 @@ impl Core {
 
     /// Lanes that exist.
     pub(super) fn lane_ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        self.lane_ids_from(0)
+    }
+
+    /// Lanes that exist, each once, from slot `first` on and then round.
+    pub(super) fn lane_ids_from(&self, first: u16) -> impl Iterator<Item = LaneId> + use<> {
         let taken: u128 = self
             .lanes
             .iter()
             .enumerate()
             .filter(|(_, lane)| lane.is_some())
             .fold(0, |set, (slot, _)| set | 1 << slot);
-        let mut left = taken;
+        let mut left = taken.rotate_right(first.into());
         core::iter::from_fn(move || {
             let slot = left.trailing_zeros() as u16;
             left &= left.wrapping_sub(1);
-            (slot < 128).then_some(LaneId(slot))
+            (slot < 128).then_some(LaneId((slot + first) % 128))
         })
     }
 

@@ -196,7 +196,8 @@ impl Context<'_> {
             .ok_or(SubmitError::NoSession)?;
         let (ranges, bytes) = self.local_ranges(from)?;
         let len = bytes as usize + copied;
-        let most = self.core.lane(lane).peer_frame_bytes as usize - HEADER_BYTES;
+        let longest = u64::from(self.core.lane(lane).peer_frame_bytes);
+        let most = longest.min(self.core.longest_frame_bytes) as usize - HEADER_BYTES;
         if len > most {
             return Err(SubmitError::TooLong {
                 len,

@@ -5,6 +5,9 @@
 
 use crate::ids::Epoch;
 
+/// Bits of a sequence number that a work id has room for. At 10^9 requests a second they last three days.
+pub const SEQUENCE_MASK: u64 = (1 << 48) - 1;
+
 /// What one posted work request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flight {
@@ -36,7 +39,8 @@ pub enum Flight {
     },
 }
 
-/// The posted requests of one lane. Sequence numbers count from 0 and never wrap (64 bits).
+/// The posted requests of one lane. Sequence numbers count from 0 and never wrap (64 bits); completions say their low bits
+/// ([`SEQUENCE_MASK`]), and what is posted lies close enough together for these to name one request.
 #[derive(Debug)]
 pub struct Inflight {
     ring: Box<[Flight]>,
@@ -71,9 +75,11 @@ impl Inflight {
         (self.next - self.first) as usize
     }
 
-    /// Notes a request that failed or was flushed. It stays in the books until its queue pair is destroyed.
-    pub fn note_failed(&mut self, sequence: u64) {
-        self.reported = self.reported.max(sequence + 1);
+    /// Notes a request that failed or was flushed, by the low bits of its number. It stays in the books until its queue pair is destroyed.
+    pub fn note_failed(&mut self, low: u64) {
+        if let Some(sequence) = self.posted(low) {
+            self.reported = self.reported.max(sequence + 1);
+        }
     }
 
     /// Notes that the device has not taken the last `count` requests, and never will.
@@ -100,11 +106,10 @@ impl Inflight {
         sequence
     }
 
-    /// Takes the oldest request that the success of `sequence` proves executed; `None` when all are taken or `sequence` was never posted.
-    pub fn take_proven(&mut self, sequence: u64) -> Option<(u64, Flight)> {
-        if sequence >= self.next || self.first > sequence {
-            return None;
-        }
+    /// Takes the oldest request that the success of the one with these low bits proves executed; `None` when all are taken or no such one
+    /// is posted.
+    pub fn take_proven(&mut self, low: u64) -> Option<(u64, Flight)> {
+        self.posted(low)?;
         self.take_first()
     }
 
@@ -116,6 +121,12 @@ impl Inflight {
         let sequence = self.first;
         self.first += 1;
         Some((sequence, self.ring[self.index(sequence)]))
+    }
+
+    /// The number in the books that has these low bits.
+    fn posted(&self, low: u64) -> Option<u64> {
+        let ahead = low.wrapping_sub(self.first) & SEQUENCE_MASK;
+        (ahead < self.len() as u64).then(|| self.first + ahead)
     }
 
     fn index(&self, sequence: u64) -> usize {
@@ -156,6 +167,26 @@ mod tests {
         flights.note_untaken(1);
         assert!(flights.is_drained());
         assert_eq!(flights.len(), 4, "nothing of it is proven");
+    }
+
+    #[test]
+    fn r3_a_lane_goes_on_past_the_last_number_that_a_work_id_can_say() {
+        let start = SEQUENCE_MASK - 1;
+        let mut flights = Inflight::new(4);
+        (flights.first, flights.next, flights.reported) = (start, start, start);
+        for key in 0..4 {
+            flights.push(Flight::Bind { key });
+        }
+        assert_eq!(flights.take_proven(2), None, "not posted yet");
+        for key in 0..3 {
+            let proven = flights.take_proven((start + 2) & SEQUENCE_MASK);
+            assert_eq!(proven, Some((start + u64::from(key), Flight::Bind { key })));
+        }
+        assert_eq!(flights.take_proven(0), None, "taken");
+        assert_eq!(flights.take_proven(start), None, "long taken");
+        assert!(!flights.is_drained());
+        flights.note_failed(1);
+        assert!(flights.is_drained());
     }
 
     #[test]

@@ -41,14 +41,35 @@ pub struct ContextOnLane {
     pub queue: OpQueue,
     /// Whether the context stands in the lane's turn queue.
     pub queued: bool,
-    /// Bytes that it may post in this turn.
-    pub deficit_bytes: u64,
+    /// Bytes that it may still post in its turn; negative: what its last turn overran, owed by the next.
+    pub turn_bytes: i64,
     /// Own work requests posted and not proven executed.
     pub posted: u32,
     /// Messages for it.
     pub window: ReceiveWindow,
     /// The generation that `window` belongs to.
     pub window_generation: u32,
+}
+
+impl ContextOnLane {
+    /// Begins a turn of `bytes`, unless the last one was cut short by a full lane and goes on.
+    pub fn begin_turn(&mut self, bytes: u64) {
+        if self.turn_bytes <= 0 {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.turn_bytes = self.turn_bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Counts what was posted.
+    pub fn use_turn(&mut self, bytes: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.turn_bytes = self.turn_bytes.saturating_sub(bytes);
+    }
+
+    /// Gives up what is left of the turn: nothing can be posted. What was overrun is still owed.
+    pub fn leave_turn(&mut self) {
+        self.turn_bytes = self.turn_bytes.min(0);
+    }
 }
 
 /// A fence that the peer asked for: an epoch of its grants, of which some are imports here with operations posted.
@@ -220,7 +241,7 @@ impl Lane {
         let on_lane = ContextOnLane {
             queue: OpQueue::EMPTY,
             queued: false,
-            deficit_bytes: 0,
+            turn_bytes: 0,
             posted: 0,
             window: ReceiveWindow::default(),
             window_generation: 0,

@@ -150,14 +150,29 @@ impl ControlQueue {
             _ => {}
         }
         assert!(
-            self.requests.len() < self.requests.capacity(),
-            "the table that a request is of bounds them"
+            !self.is_full(),
+            "the table that a request is of bounds those that are wanted"
         );
         self.requests.push_back(request);
     }
 
+    /// Whether no more requests fit, unless some of them are struck.
+    pub fn is_full(&self) -> bool {
+        self.requests.len() == self.requests.capacity()
+    }
+
+    /// Strikes the requests that nobody wants any more. Look-ups stay: they have a bound of their own.
+    pub fn keep_wanted(&mut self, wanted: impl Fn(Request) -> bool) {
+        self.requests
+            .retain(|request| matches!(request, Request::Lookup { .. }) || wanted(*request));
+    }
+
     /// Puts a request in front again: it was not its turn, or it takes more than a frame.
     pub fn ask_again(&mut self, request: Request) {
+        assert!(
+            !self.is_full(),
+            "what is put back was taken out just before"
+        );
         match request {
             Request::KeepAlive => self.keeps_alive = true,
             Request::Lookup { .. } => self.lookups += 1,
