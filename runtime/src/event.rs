@@ -2,6 +2,7 @@
 
 use keyfence_mempool::buf::Buf;
 
+use crate::engine::GrantRecord;
 use crate::ids::{ContextId, Epoch, GrantId, ImportId, LcoreId, PeerId, RemoteContext};
 use crate::op::OpDone;
 use keyfence_pmd::Rights;
@@ -96,7 +97,8 @@ pub enum Event {
     /// The end of this grant's key could not be proven in time; its memory is not reused.
     GrantQuarantined(GrantId),
     /// A flush ended: everything retired before it, keys and own operations of contexts that ended, is proven ended but for
-    /// `quarantined` of them.
+    /// `quarantined` of them. The caller's grants among those were named one by one before this, by [`Event::GrantQuarantined`]; the census
+    /// ([`Engine::census`](crate::Engine::census)) lists all.
     Flushed {
         /// The caller's token.
         token: u64,
@@ -112,8 +114,15 @@ pub enum Event {
     },
     /// There is room again after a refused submission.
     Writable,
-    /// A context of a peer is gone, its memory proven or in quarantine. Sends to it end as `ContextGone`.
-    ContextGone(RemoteContext),
+    /// A context of a peer is gone, its memory proven ended but for what the peer says is in quarantine. Sends to it end as `ContextGone`.
+    ContextGone {
+        /// The context.
+        context: RemoteContext,
+        /// Keys of it that its engine could not prove ended.
+        quarantined_keys: u32,
+        /// Bytes that its engine does not reuse.
+        quarantined_bytes: u64,
+    },
     /// A session with a peer stands.
     PeerUp(PeerId),
     /// A session ended for good, everything that was granted in it is proven ended or in quarantine.
@@ -122,13 +131,19 @@ pub enum Event {
 
 /// Why something ended in quarantine rather than proven.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum QuarantineReason {
     /// A key or an operation was not proven ended within the bound.
     Unproven,
     /// A buffer, message or client of the context is still held somewhere.
     HandleHeld,
-    /// A target of its operations has not confirmed.
-    Unconfirmed,
+    /// All its memory is proven, but a target of its operations has neither confirmed their end nor been lost.
+    Unconfirmed {
+        /// The target; the first if there are several.
+        peer: PeerId,
+        /// Own operations that were under way at the cordon, so at most as many may still execute there.
+        operations: u32,
+    },
 }
 
 /// What the engine's owner is told, by [`Engine::poll_event`](crate::Engine::poll_event).
@@ -184,4 +199,11 @@ pub enum EngineEvent {
     PeerDown(PeerId),
     /// An lcore's thread ended by a panic.
     LcoreDied(LcoreId),
+    /// The answer to [`Engine::census`](crate::Engine::census).
+    Census {
+        /// The lcore.
+        lcore: LcoreId,
+        /// Its grants that are not dead, by slot.
+        grants: Vec<GrantRecord>,
+    },
 }

@@ -98,11 +98,9 @@ fn r1_a_killed_initiator_is_reclaimed_after_its_last_slice() {
         assert_eq!(ends(&events, grant.id), (1, 0));
         assert_eq!(court.right.live_keys(grant.range.clone()), 0);
     }
-    assert!(
-        events
-            .iter()
-            .any(|event| matches!(event, Event::ContextGone(id) if id.id == context))
-    );
+    assert!(events.iter().any(
+        |event| matches!(event, Event::ContextGone { context: gone, .. } if gone.id == context)
+    ));
     court.acquit();
 }
 
@@ -163,7 +161,7 @@ fn r2_with_imports_and_no_grants_the_notice_follows_the_fence_of_its_operations(
             .owner
             .events()
             .iter()
-            .any(|event| matches!(event, Event::ContextGone(_)));
+            .any(|event| matches!(event, Event::ContextGone { .. }));
         assert!(!gone || pair.left.reclaimed(context));
         gone
     });

@@ -2,7 +2,8 @@
 
 mod pair;
 
-use keyfence::ids::ContextId;
+use keyfence::ids::{ContextId, LcoreId};
+use keyfence::reclaim::KeyState;
 use keyfence::{EngineEvent, Event, Local, Message, QuarantineReason};
 use pair::judged::{Court, Judged, fast_limits, short_timeouts};
 use pair::scene::{Granted, Scene, ends};
@@ -179,7 +180,31 @@ fn stuck_key(hang: fn(&Court)) -> (Court, Scene, Granted) {
     );
     assert_eq!(court.pair.right.stat("grants_quarantined"), 1);
     assert_eq!(court.pair.right.engine.buffers_in_use(), 1);
+    says_how_much(&mut court, &scene, &granted);
     (court, scene, granted)
+}
+
+/// The census names the grant that stays, and the holder hears how much it is.
+fn says_how_much(court: &mut Court, scene: &Scene, granted: &Granted) {
+    let pair = &mut court.pair;
+    pair.right.engine.census(LcoreId(0));
+    pair.right.engine.census(LcoreId(9));
+    pair.steps(3);
+    let mut lists = pair.right.events.iter().filter_map(|event| match event {
+        EngineEvent::Census { grants, .. } => Some(grants.clone()),
+        _ => None,
+    });
+    let (list, next) = (lists.next().unwrap(), lists.next());
+    assert_eq!((list.len(), next), (1, None));
+    assert_eq!(pair.right.lcores[0].census().count(), 1);
+    let record = list[0];
+    assert_eq!(
+        (record.grant, record.bytes, record.state),
+        (granted.id, 4096, KeyState::Unproven)
+    );
+    assert_eq!(record.owner, scene.owner_context());
+    assert_eq!(record.holder, scene.holder_id);
+    assert!(record.age_ns > 0 && record.age_ns < pair.now_ns);
 }
 
 fn released_late(mut court: Court, scene: &Scene, granted: &Granted) {

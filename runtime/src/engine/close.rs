@@ -6,7 +6,7 @@ use crate::context::state::Phase;
 use crate::engine::command::ToControl;
 use crate::engine::state::Core;
 use crate::event::{EngineEvent, QuarantineReason};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, PeerId};
 use crate::lane::queue::Answer;
 use crate::limits::{Limit, LimitError};
 use crate::op::Status;
@@ -115,7 +115,10 @@ impl Core {
             Outcome::Quarantined(quarantine) => {
                 self.contexts.get_mut(slot).quarantine();
                 self.stats.contexts_quarantined += 1;
-                let (keys, why) = (quarantine.keys, reason(&quarantine));
+                let first = quarantine.unconfirmed.iter().next();
+                let target = first.map(|lane| self.lane(lane).peer);
+                let why = reason(&quarantine, target, ops_in_flight);
+                let keys = quarantine.keys;
                 let event = EngineEvent::Quarantined {
                     context,
                     epoch,
@@ -251,10 +254,40 @@ impl Core {
     }
 }
 
-fn reason(quarantine: &Quarantine) -> QuarantineReason {
+/// `target` is the peer of the first lane that has not confirmed.
+fn reason(quarantine: &Quarantine, target: Option<PeerId>, operations: u32) -> QuarantineReason {
     match quarantine.why() {
         Why::Unproven | Why::OwnOps => QuarantineReason::Unproven,
         Why::HandleHeld => QuarantineReason::HandleHeld,
-        Why::Unconfirmed => QuarantineReason::Unconfirmed,
+        Why::Unconfirmed => QuarantineReason::Unconfirmed {
+            peer: target.expect("R2: something unconfirmed has a target"),
+            operations,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LaneId;
+
+    #[test]
+    fn r2_what_is_not_confirmed_names_its_target_and_how_much() {
+        let mut left = Quarantine {
+            keys: 0,
+            own_ops: LaneSet::EMPTY,
+            unconfirmed: LaneSet::EMPTY.with(LaneId(3)),
+            handles_held: false,
+        };
+        let named = QuarantineReason::Unconfirmed {
+            peer: PeerId(2),
+            operations: 5,
+        };
+        assert_eq!(reason(&left, Some(PeerId(2)), 5), named);
+        left.keys = 1;
+        assert_eq!(
+            reason(&left, Some(PeerId(2)), 5),
+            QuarantineReason::Unproven
+        );
     }
 }

@@ -6,6 +6,7 @@ use keyfence_mempool::ring::spsc::Producer;
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use keyfence_pmd::{QpId, WindowId};
 
+use crate::engine::census::GrantRecord;
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
 use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
@@ -65,6 +66,8 @@ pub(super) enum Command {
         /// Keys in quarantine.
         quarantined: u32,
     },
+    /// Fill this with the census; it has room for every grant of the lcore.
+    Census(Vec<GrantRecord>),
     /// Reclaim all contexts; open no more.
     CloseAll,
 }

@@ -242,7 +242,7 @@ impl Context<'_> {
             len,
             rights,
             lease_ns,
-            renewed_ns: core.now_ns,
+            made_ns: core.now_ns,
             retired: false,
             ended: false,
         };

@@ -132,6 +132,12 @@ impl<P: DataPath> Lcore<P> {
                 ticket,
                 quarantined,
             } => core.flush_part(ticket, quarantined),
+            Command::Census(mut grants) => {
+                grants.extend(core.census());
+                let lcore = core.lcore;
+                let census = EngineEvent::Census { lcore, grants };
+                core.outbox.push(ToControl::Event(census));
+            }
             Command::CloseAll => {
                 self.closing_all = true;
                 for slot in 0..core.contexts.capacity() {

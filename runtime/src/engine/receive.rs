@@ -314,7 +314,7 @@ impl Core {
             }
             entry.wake_starved();
         }
-        self.tell_acquaintances(remote);
+        self.tell_acquaintances(remote, gone);
     }
 
     /// A receive was flushed: its queue pair is in error.
@@ -400,10 +400,17 @@ impl Core {
         self.contexts.get_mut(context).acquaint(remote);
     }
 
-    fn tell_acquaintances(&mut self, remote: RemoteContext) {
+    fn tell_acquaintances(&mut self, remote: RemoteContext, gone: &wire::ContextGone) {
         for slot in 0..self.contexts.capacity() {
             if self.contexts.get(slot).is_live() && self.contexts.get_mut(slot).forget(remote) {
-                self.tell(slot, Event::ContextGone(remote));
+                self.tell(
+                    slot,
+                    Event::ContextGone {
+                        context: remote,
+                        quarantined_keys: gone.quarantined_keys,
+                        quarantined_bytes: gone.quarantined_bytes,
+                    },
+                );
             }
         }
     }

@@ -277,7 +277,7 @@ impl Core {
             let heard_ns = self.lanes[grant.lane.0 as usize]
                 .as_deref()
                 .map_or(0, |lane| lane.heard_ns);
-            if self.now_ns.saturating_sub(grant.renewed_ns.max(heard_ns)) > lease_ns {
+            if self.now_ns.saturating_sub(grant.made_ns.max(heard_ns)) > lease_ns {
                 self.stats.leases_ended += 1;
                 self.retire(slot);
             }

@@ -1,0 +1,44 @@
+//! The census: every grant that is not dead, and whose it is.
+
+use crate::engine::lcore::Lcore;
+use crate::engine::state::Core;
+use crate::ids::{ContextId, GrantId, RemoteContext};
+use crate::reclaim::{KeyIx, KeyState};
+
+/// A grant that is not dead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GrantRecord {
+    /// Its name.
+    pub grant: GrantId,
+    /// Whose memory it opens.
+    pub owner: ContextId,
+    /// To whom.
+    pub holder: RemoteContext,
+    /// Bytes that it opens, or opened.
+    pub bytes: u64,
+    /// Since it was made, in nanoseconds.
+    pub age_ns: u64,
+    /// Where its key is in its life; never [`KeyState::Dead`].
+    pub state: KeyState,
+}
+
+impl Core {
+    pub(super) fn census(&self) -> impl Iterator<Item = GrantRecord> + '_ {
+        self.grants.iter().map(|(id, grant)| GrantRecord {
+            grant: id,
+            owner: self.contexts.id(grant.context),
+            holder: grant.holder,
+            bytes: grant.len,
+            age_ns: self.now_ns.saturating_sub(grant.made_ns),
+            state: self.machine.key_state(KeyIx(id.slot)),
+        })
+    }
+}
+
+impl<P> Lcore<P> {
+    /// Every grant of this lcore that is not dead, by slot. For the lcore's thread, between steps; another asks by
+    /// [`Engine::census`](crate::Engine::census).
+    pub fn census(&self) -> impl Iterator<Item = GrantRecord> + '_ {
+        self.core.census()
+    }
+}
