@@ -1,6 +1,6 @@
 //! Gauges against limits: what one context, or one peer, may use (REQUIREMENTS R9).
 
-use crate::limits::{ContextLimits, Limit, LimitError};
+use crate::limits::{ContextLimits, Limit, LimitError, PeerLimits};
 
 /// A count of something in use, and its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,9 +20,14 @@ impl Gauge {
         }
     }
 
+    /// Whether `amount` more would fit; the error names the limit that stands in the way.
+    pub const fn admits(&self, amount: u64) -> Result<(), LimitError> {
+        self.limit.admit(self.value, self.used, amount)
+    }
+
     /// Takes `amount`, or says which limit stands in the way and changes nothing.
     pub fn take(&mut self, amount: u64) -> Result<(), LimitError> {
-        self.limit.admit(self.value, self.used, amount)?;
+        self.admits(amount)?;
         self.used += amount;
         Ok(())
     }
@@ -41,6 +46,34 @@ impl Gauge {
     /// What is in use.
     pub const fn used(&self) -> u64 {
         self.used
+    }
+}
+
+/// The gauges of one peer on one lcore.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerQuota {
+    /// Grants made to it that are not dead.
+    pub grants: Gauge,
+    /// Bytes of those not yet proven ended.
+    pub exposed_bytes: Gauge,
+    /// Its grants held here.
+    pub imports: Gauge,
+    /// Keys proven dead whose value it has not acknowledged.
+    pub parked_keys: u64,
+    /// The most of them.
+    pub parked_keys_limit: u64,
+}
+
+impl PeerQuota {
+    /// The gauges of a new peer.
+    pub fn new(limits: &PeerLimits) -> Self {
+        Self {
+            grants: Gauge::new(Limit::PeerGrants, limits.grants.into()),
+            exposed_bytes: Gauge::new(Limit::PeerExposedBytes, limits.exposed_bytes),
+            imports: Gauge::new(Limit::PeerImports, limits.imports.into()),
+            parked_keys: 0,
+            parked_keys_limit: limits.parked_keys.into(),
+        }
     }
 }
 

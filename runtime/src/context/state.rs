@@ -145,13 +145,18 @@ impl ContextState {
         }
     }
 
-    /// Forgets a remote context that is gone; whether the end of it concerns this one.
+    /// Whether it has to do with more remote contexts than are remembered, so that any may be among them.
+    pub fn well_connected(&self) -> bool {
+        self.well_connected
+    }
+
+    /// Forgets a remote context that is gone; whether it was remembered.
     pub fn forget(&mut self, remote: RemoteContext) -> bool {
         let at = self.acquaintances.iter().position(|known| *known == remote);
         if let Some(at) = at {
             self.acquaintances.swap_remove(at);
         }
-        at.is_some() || self.well_connected
+        at.is_some()
     }
 
     /// The end of a reclaim that left something unproven.
@@ -170,6 +175,8 @@ pub struct Contexts {
     lcore: LcoreId,
     slots: Vec<ContextState>,
     free: Vec<u16>,
+    /// Slots that are not free, by name and then by slot: peers ask for names as often as they like.
+    by_name: Vec<u16>,
 }
 
 impl Contexts {
@@ -207,12 +214,15 @@ impl Contexts {
             lcore,
             slots: (0..capacity).map(slot).collect(),
             free: (0..capacity).rev().collect(),
+            by_name: Vec::with_capacity(capacity.into()),
         }
     }
 
     /// Opens a context, or gives `None` when all slots are taken.
     pub fn open(&mut self, name: String, weight: u32) -> Option<u16> {
         let slot = self.free.pop()?;
+        let at = self.place_of(&name, slot);
+        self.by_name.insert(at, slot);
         let context = &mut self.slots[slot as usize];
         assert!(
             context.phase == Phase::Free && context.quota.is_at_rest(),
@@ -230,6 +240,9 @@ impl Contexts {
 
     /// Gives the slot of a reclaimed context back; its name was of the last generation.
     pub fn free(&mut self, slot: u16) {
+        let at = self.place_of(&self.get(slot).name, slot);
+        let struck = self.by_name.remove(at);
+        assert_eq!(struck, slot, "a context is listed by its name");
         let context = &mut self.slots[slot as usize];
         assert!(
             matches!(context.phase, Phase::Cordoned { .. } | Phase::Quarantined),
@@ -278,13 +291,47 @@ impl Contexts {
         (context.generation == generation && context.is_live()).then_some(slot)
     }
 
-    /// The live context with this name. Names are looked up seldom: a walk over the table.
+    /// The live context with this name; the one in the lowest slot if there are several. A binary search, and a walk over those of that name.
     pub fn named(&self, name: &str) -> Option<u16> {
-        (0..self.capacity()).find(|&slot| self.get(slot).is_live() && self.get(slot).name == name)
+        self.by_name[self.place_of(name, 0)..]
+            .iter()
+            .copied()
+            .take_while(|&slot| self.get(slot).name == name)
+            .find(|&slot| self.get(slot).is_live())
+    }
+
+    /// Where a slot with this name stands, or would stand, in the list by name.
+    fn place_of(&self, name: &str, slot: u16) -> usize {
+        self.by_name
+            .partition_point(|&known| (self.get(known).name.as_str(), known) < (name, slot))
     }
 
     /// Slots that are not free.
     pub fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::ContextLimits;
+
+    #[test]
+    fn names_lead_to_live_contexts_alone() {
+        let quota = Quota::new(&ContextLimits::default());
+        let mut contexts = Contexts::new(LcoreId(0), 6, &quota, 0, 0, 0);
+        let slots = ["m", "z", "a", "m"].map(|name| contexts.open(name.to_owned(), 1).unwrap());
+        assert_eq!(contexts.named("m"), Some(slots[0]));
+        assert_eq!(contexts.named("z"), Some(slots[1]));
+        assert_eq!(contexts.named("a"), Some(slots[2]));
+        assert_eq!(contexts.named("b"), None);
+        contexts.get_mut(slots[0]).close();
+        assert_eq!(contexts.named("m"), Some(slots[3]));
+        contexts.get_mut(slots[0]).cordon(0, 0);
+        contexts.free(slots[0]);
+        assert_eq!(contexts.open("b".to_owned(), 1), Some(slots[0]));
+        assert_eq!(contexts.named("b"), Some(slots[0]));
+        assert_eq!(contexts.named("m"), Some(slots[3]));
     }
 }

@@ -135,6 +135,7 @@ impl Core {
 
     /// Gives back every buffer of a context that nothing keeps; returns the bytes of those that stay.
     fn release(&mut self, slot: u16) -> u64 {
+        let listed = self.contexts.get(slot).buffers.len();
         let mut kept_bytes = 0;
         let mut at = 0;
         while at < self.contexts.get(slot).buffers.len() {
@@ -159,6 +160,8 @@ impl Core {
                 }
             }
         }
+        let left = self.contexts.get(slot).buffers.len();
+        self.buffers.give((listed - left) as u64);
         self.sweep_messages(slot);
         kept_bytes + self.contexts.get(slot).messages.len() as u64 * self.frame_bytes as u64
     }
@@ -195,23 +198,32 @@ impl Core {
     pub(super) fn sweep_buffers(&mut self, slot: u16) {
         let pools = &mut self.memory.pools;
         let buffers = &mut self.contexts.get_mut(slot).buffers;
+        let listed = buffers.len();
         buffers.retain(|owned| {
             pools[owned.pool as usize]
                 .cache
                 .handle_is_out(owned.id)
                 .is_ok()
         });
+        self.buffers.give((listed - buffers.len()) as u64);
     }
 
-    /// Whether one more buffer fits the context's limit.
+    /// Whether one more buffer fits the limits of the context and of all on the lcore.
     pub(super) fn admit_buffer(&mut self, slot: u16) -> Result<(), LimitError> {
         let context = self.contexts.get(slot);
         let limit = context.buffers_limit as u64;
-        if (context.buffers.len() as u64) < limit {
-            return Ok(());
+        if context.buffers.len() as u64 >= limit {
+            self.sweep_buffers(slot);
+            Limit::ContextBuffers.admit(limit, self.contexts.get(slot).buffers.len() as u64, 1)?;
         }
-        self.sweep_buffers(slot);
-        Limit::ContextBuffers.admit(limit, self.contexts.get(slot).buffers.len() as u64, 1)
+        // One walk over all lists a step at most: whoever asks in vain again and again must not slow the others.
+        if self.buffers.admits(1).is_err() && self.buffers_swept_step != self.stats.steps {
+            self.buffers_swept_step = self.stats.steps;
+            for other in 0..self.contexts.capacity() {
+                self.sweep_buffers(other);
+            }
+        }
+        self.buffers.admits(1)
     }
 
     /// From the cordon on, dropping a buffer of the context returns nothing to a pool.

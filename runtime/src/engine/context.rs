@@ -158,6 +158,7 @@ impl Context<'_> {
                     address: buf.address(),
                 };
                 self.core.contexts.get_mut(self.slot).buffers.push(owned);
+                self.core.buffers.take(1).expect("admitted above");
                 return Ok(buf);
             }
         }
@@ -227,7 +228,7 @@ impl Context<'_> {
             Lease::Ns(ns) => Some(ns.max(1)),
             Lease::None => None,
         };
-        core.admit_grant(self.slot, lane, len)?;
+        core.admit_grant(self.slot, holder.peer, lane, len)?;
         let window = core.take_window(lane);
         let rkey = core.lane(lane).windows[window as usize].key();
         let grant = Grant {
@@ -326,9 +327,11 @@ fn check_opening(buf: &Buf, range: &Range<usize>, rights: Rights) -> Result<(), 
 }
 
 impl Core {
+    /// Takes the place of one grant in all gauges, or in none.
     fn admit_grant(
         &mut self,
         slot: u16,
+        holder: PeerId,
         lane: crate::ids::LaneId,
         len: u64,
     ) -> Result<(), GrantError> {
@@ -340,10 +343,18 @@ impl Core {
             Limit::Windows.admit(windows, windows, 1)?;
         }
         let quota = &mut self.contexts.get_mut(slot).quota;
-        quota.grants.take(1)?;
-        if let Err(error) = quota.exposed_bytes.take(len) {
-            quota.grants.give(1);
-            return Err(error.into());
+        let peer = &mut self.peers[holder.0 as usize].quota;
+        let gauges = [
+            (&mut quota.grants, 1),
+            (&mut quota.exposed_bytes, len),
+            (&mut peer.grants, 1),
+            (&mut peer.exposed_bytes, len),
+        ];
+        for (gauge, amount) in &gauges {
+            gauge.admits(*amount)?;
+        }
+        for (gauge, amount) in gauges {
+            gauge.take(amount).expect("R9: seen above");
         }
         Ok(())
     }

@@ -43,11 +43,13 @@ impl Core {
             self.stats.grants_dead_on_arrival += 1;
             return;
         }
+        let peer = entry.peer.0 as usize;
         // A grant is two events in the end. A context that does not take its events gets no more of them.
         let holder = self
             .contexts
             .live(header.dst.slot, header.dst.generation)
-            .filter(|&slot| self.contexts.get(slot).events.len() < self.grant_events());
+            .filter(|&slot| self.contexts.get(slot).events.len() < self.grant_events())
+            .filter(|_| self.peers[peer].quota.imports.admits(1).is_ok());
         let admitted =
             holder.filter(|&slot| self.contexts.get_mut(slot).quota.imports.take(1).is_ok());
         let owner = self.remote_on(lane, header.src.slot, header.src.generation);
@@ -78,6 +80,8 @@ impl Core {
             self.answer(lane, Answer::Refused(grant.grant));
             return;
         };
+        let imports = &mut self.peers[peer].quota.imports;
+        imports.take(1).expect("R9: seen above");
         self.lane_mut(lane).peer_grants[grant.grant.slot as usize] = PeerGrant::Imported {
             generation: grant.grant.generation,
             import: id.slot,
@@ -193,6 +197,10 @@ impl Core {
     pub(super) fn bury_import(&mut self, slot: u32) {
         let import = self.imports.remove(slot);
         self.contexts.get_mut(import.context).quota.imports.give(1);
+        self.peers[import.owner.peer.0 as usize]
+            .quota
+            .imports
+            .give(1);
         self.bury_grant(import.lane, import.grant);
         if import.tell_owner && self.lane(import.lane).is_up() {
             self.answer(import.lane, Answer::ImportDropped(import.grant));

@@ -8,7 +8,7 @@ use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext};
 use crate::lane::LanePhase;
-use crate::lane::credits::{ReceiveWindow, SendCredits};
+use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
 use crate::lane::queue::Answer;
 use crate::reclaim::{self, KeyIx};
 use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
@@ -292,8 +292,18 @@ impl Core {
         }
     }
 
+    /// Taken once for each context that there can be. The walk over the contexts here is made only for one that some of them have met.
     fn context_gone(&mut self, lane: LaneId, gone: &wire::ContextGone) {
         let remote = self.remote_on(lane, gone.context.slot, gone.context.generation);
+        let first = self.meetings(&remote);
+        let met = first.and_then(|known| known.part(remote.id.generation));
+        let new = self
+            .meetings(&remote)
+            .is_some_and(|known| !known.is_gone(remote.id.generation));
+        if met.is_none() && !new {
+            self.stats.frames_refused += 1;
+            return;
+        }
         let sisters = self.peers[remote.peer.0 as usize]
             .lanes
             .get(remote.id.lcore.0 as usize)
@@ -314,7 +324,9 @@ impl Core {
             }
             entry.wake_starved();
         }
-        self.tell_acquaintances(remote, gone);
+        if let Some(met) = met {
+            self.tell_acquaintances(remote, met, gone);
+        }
     }
 
     /// A receive was flushed: its queue pair is in error.
@@ -397,22 +409,69 @@ impl Core {
 
     /// Remembers that a context has to do with a remote one, and so wants to hear of its end.
     pub(super) fn acquaint(&mut self, context: u16, remote: RemoteContext) {
+        let generation = remote.id.generation;
+        let Some(known) = self.meetings(&remote) else {
+            return;
+        };
+        // A message can come behind the notice of its sender's end, on another lane.
+        let newer = |met: u32| met.wrapping_sub(generation) as i32 > 0;
+        if known.is_gone(generation) || known.met.is_some_and(newer) {
+            return;
+        }
+        let before = known.part(generation);
+        known.met = Some(generation);
+        if before.is_some_and(|met| met != generation) {
+            // A slot is reused when nothing of its last context is left (R2).
+            let gone = wire::ContextGone {
+                context: remote.id.into(),
+                quarantined_keys: 0,
+                quarantined_bytes: 0,
+            };
+            self.tell_acquaintances(remote, before.expect("seen above"), &gone);
+        }
         self.contexts.get_mut(context).acquaint(remote);
     }
 
-    fn tell_acquaintances(&mut self, remote: RemoteContext, gone: &wire::ContextGone) {
+    /// What is known of a remote context, on the first of the lanes to its lcore.
+    fn meetings(&mut self, remote: &RemoteContext) -> Option<&mut ContextCredits> {
+        let lanes = self.peers[remote.peer.0 as usize]
+            .lanes
+            .get(remote.id.lcore.0 as usize)?;
+        let first = (*lanes.first()?)?;
+        let known = &mut self.lane_mut(first).peer_contexts;
+        known.get_mut(remote.id.slot as usize)
+    }
+
+    /// Tells those who have to do with generation `met` of a remote slot that it is gone.
+    fn tell_acquaintances(&mut self, of: RemoteContext, met: u32, gone: &wire::ContextGone) {
+        let mut remote = of;
+        remote.id.generation = met;
+        let same = of.id.generation == met;
         for slot in 0..self.contexts.capacity() {
-            if self.contexts.get(slot).is_live() && self.contexts.get_mut(slot).forget(remote) {
+            if self.contexts.get(slot).is_live() && self.hears_of(slot, remote) {
                 self.tell(
                     slot,
                     Event::ContextGone {
                         context: remote,
-                        quarantined_keys: gone.quarantined_keys,
-                        quarantined_bytes: gone.quarantined_bytes,
+                        quarantined_keys: if same { gone.quarantined_keys } else { 0 },
+                        quarantined_bytes: if same { gone.quarantined_bytes } else { 0 },
                     },
                 );
             }
         }
+    }
+
+    /// Whether a context is to be told of the end of a remote one. What is not among its remembered acquaintances it hears of only while it
+    /// takes its events, so that no peer can fill its queue with the ends of contexts that it has nothing to do with.
+    fn hears_of(&mut self, slot: u16, remote: RemoteContext) -> bool {
+        const HEARSAY_EVENTS: usize = 128;
+        let context = self.contexts.get_mut(slot);
+        if context.forget(remote) {
+            return true;
+        }
+        let hears = context.well_connected() && context.events.len() < HEARSAY_EVENTS;
+        self.stats.notices_spared += u64::from(context.well_connected() && !hears);
+        hears
     }
 }
 

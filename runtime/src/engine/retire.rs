@@ -6,11 +6,12 @@ use crate::engine::command::ToControl;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{Epoch, GrantId, LaneId};
+use crate::lane::Lane;
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::{Closing, Request};
 use crate::plant::{self, Plant};
-use crate::reclaim::{self, Action, KeyEnd, KeyIx, Note, Timer, Transition};
+use crate::reclaim::{self, Action, KeyEnd, KeyIx, KeyState, Note, Timer, Transition};
 
 impl Core {
     /// Hands the machine an event and does what it orders. What that leads to is handed in behind it, not inside it.
@@ -70,8 +71,32 @@ impl Core {
             let grant = self.grants.at(slot);
             self.tell(grant.context, Event::GrantQuarantined(self.grants.id(slot)));
         }
+        self.count_parked(&change);
         if change.freed() {
             self.key_freed(slot);
+        }
+    }
+
+    /// R8: a peer that acknowledges too little loses its session: until single lanes can be replaced, that alone makes its parked values
+    /// worthless.
+    fn count_parked(&mut self, change: &Transition) {
+        let grant = self.grants.at(change.key.0);
+        let (lane, peer) = (grant.lane, grant.holder.peer);
+        let quota = &mut self.peers[peer.0 as usize].quota;
+        if change.from == KeyState::Parked {
+            quota.parked_keys -= 1;
+        }
+        if change.to == KeyState::Parked {
+            quota.parked_keys += 1;
+            let past = quota.parked_keys > quota.parked_keys_limit;
+            if past
+                && self.lanes[lane.0 as usize]
+                    .as_deref()
+                    .is_some_and(Lane::is_sound)
+            {
+                self.stats.peers_past_parked += 1;
+                self.break_lane(lane);
+            }
         }
     }
 
@@ -85,6 +110,10 @@ impl Core {
         let quota = &mut self.contexts.get_mut(grant.context).quota;
         quota.grants.give(1);
         quota.exposed_bytes.give(grant.len);
+        self.peers[grant.holder.peer.0 as usize]
+            .quota
+            .exposed_bytes
+            .give(grant.len);
     }
 
     /// The key is dead: R4 allows its window and slot to be used again.
@@ -95,6 +124,10 @@ impl Core {
         let late = false;
         let grant = self.grants.remove(slot);
         assert!(grant.ended, "R4: a key is dead after its proof");
+        self.peers[grant.holder.peer.0 as usize]
+            .quota
+            .grants
+            .give(1);
         if let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut()
             && !lane.windows[grant.window as usize].deallocated
         {

@@ -8,6 +8,7 @@ use keyfence_pmd::{Lkey, RegionId};
 
 use crate::config::Timeouts;
 use crate::context::ops::Ops;
+use crate::context::quota::PeerQuota;
 use crate::context::state::{Contexts, Phase};
 use crate::engine::command::Outbox;
 use crate::engine::lookup::Lookups;
@@ -19,7 +20,7 @@ use crate::grant::import::Imports;
 use crate::grant::table::Grants;
 use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext};
 use crate::lane::Lane;
-use crate::limits::Limits;
+use crate::limits::{Limits, PeerLimits};
 use crate::reclaim;
 use crate::trace::Trace;
 
@@ -60,7 +61,7 @@ pub struct LcoreMemory {
 }
 
 /// A peer, as one lcore sees it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PeerView {
     /// The session, while one stands.
     pub session: Option<u32>,
@@ -70,6 +71,21 @@ pub struct PeerView {
     pub was_up: bool,
     /// Whether the end of the last session was announced.
     pub down_told: bool,
+    /// What its contexts cost this lcore, all sessions together.
+    pub quota: PeerQuota,
+}
+
+impl PeerView {
+    /// A peer that was never met.
+    pub fn new(limits: &PeerLimits) -> Self {
+        Self {
+            session: None,
+            lanes: Vec::new(),
+            was_up: false,
+            down_told: false,
+            quota: PeerQuota::new(limits),
+        }
+    }
 }
 
 impl PeerView {
@@ -133,6 +149,10 @@ pub struct Core {
     /// Operations and their bytes, of the whole lcore.
     pub(super) ops_in_flight: crate::context::quota::Gauge,
     pub(super) bytes_in_flight: crate::context::quota::Gauge,
+    /// Entries of all contexts' lists of buffers.
+    pub(super) buffers: crate::context::quota::Gauge,
+    /// The step in which all those lists were swept last.
+    pub(super) buffers_swept_step: u64,
     /// The next grant whose lease is looked at.
     pub(super) lease_cursor: u32,
     pub(super) stats: Stats,

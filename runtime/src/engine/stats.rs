@@ -40,6 +40,10 @@ counters! {
     steps,
     /// Poll steps that found nothing to do.
     idle_steps,
+    /// Lanes broken since their peer had more parked keys than it may.
+    peers_past_parked,
+    /// Notices of ends not given to contexts with more acquaintances than are remembered, since they left too much untaken.
+    notices_spared,
     /// Operations accepted.
     ops_submitted,
     /// Submissions refused by a limit.

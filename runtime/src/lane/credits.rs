@@ -114,16 +114,25 @@ pub struct ContextCredits {
     pub generation: u32,
     /// Whether that generation is known to be gone.
     pub gone: bool,
+    /// The generation that contexts here have met and whose end they were not told. Kept with the first of the lanes between two lcores.
+    pub met: Option<u32>,
     credits: SendCredits,
 }
 
 impl ContextCredits {
+    /// Takes the meeting with a context that is gone if `generation` is: that one, or one before it.
+    pub fn part(&mut self, generation: u32) -> Option<u32> {
+        let gone = |met: &mut u32| generation.wrapping_sub(*met) as i32 >= 0;
+        self.met.take_if(gone)
+    }
+
     /// The counters for `generation`: fresh ones, with `initial` room, if it is another than before.
     pub fn for_generation(&mut self, generation: u32, initial: u32) -> &mut Self {
         if self.generation != generation {
             *self = Self {
                 generation,
                 gone: false,
+                met: self.met,
                 credits: SendCredits::new(initial),
             };
         }

@@ -81,16 +81,16 @@ pub struct ContextLimits {
     pub messages: u32,
 }
 
-/// What the contexts of one peer may cost us together (`[limits.peer]`).
+/// What the contexts of one peer may cost one lcore together, in all sessions (`[limits.peer]`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerLimits {
     /// `grants`: grants made to it that are not dead.
     pub grants: u32,
-    /// `imports`: its grants held here, tombstones included.
+    /// `imports`: its grants held here. Tombstones lie in a table as large as the peer's own of grants, made with the lane.
     pub imports: u32,
     /// `exposed_bytes`: bytes of the grants made to it.
     pub exposed_bytes: u64,
-    /// `parked_keys`: keys proven dead whose value it has not acknowledged (R8). Past it the lane is replaced.
+    /// `parked_keys`: keys proven dead whose value it has not acknowledged (R8). Past it the lane breaks, and with it the session.
     pub parked_keys: u32,
 }
 

@@ -35,6 +35,11 @@ impl Puppet {
         self.0.lock().unwrap().acts.push_back(Box::new(act));
     }
 
+    /// For a service that is not made of strings.
+    pub fn hear(&self, event: Event) {
+        self.0.lock().unwrap().events.push_back(event);
+    }
+
     pub fn next_event(&self) -> Option<Event> {
         self.0.lock().unwrap().events.pop_front()
     }

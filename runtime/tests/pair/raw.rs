@@ -131,7 +131,7 @@ impl Raw {
             private::SOURCE_LCORE..private::TARGET_LCORE,
             private::TARGET_LCORE,
         );
-        private[private::CONTEXTS..private::CONTEXTS + 4].copy_from_slice(&16_u32.to_le_bytes());
+        private[private::CONTEXTS..private::CONTEXTS + 4].copy_from_slice(&128_u32.to_le_bytes());
         private[private::GRANTS..private::GRANTS + 4].copy_from_slice(&64_u32.to_le_bytes());
         private[private::INCARNATION..private::INCARNATION + 16].copy_from_slice(&[9; 16]);
         self.lanes.push(RawLane {
