@@ -260,6 +260,49 @@ fn r12_a_key_opens_nothing_on_another_lane_or_beyond_its_range() {
     }
 }
 
+#[test]
+fn r12_a_revoke_of_another_generation_leaves_the_live_import_alone() {
+    let mut duel = Duel::new(Part::quiet());
+    let (puppet, id) = open(&mut duel, "holder");
+    let header = to(&duel.raw, 0, id, NOBODY);
+    let grant = wire_grant(5, 64);
+    duel.raw.send(0, &header, &Frame::Grant(grant));
+    duel.until(|duel| duel.side.used(|usage| usage.imports.into()) == 1);
+    drop(puppet.events());
+    for (epoch, generation) in [(8, 0), (9, 2)] {
+        let grants = [GrantId {
+            slot: 5,
+            generation,
+        }];
+        let revoke = Frame::Revoke {
+            epoch: Epoch(epoch),
+            last: true,
+            grants: List::from(&grants[..]),
+        };
+        duel.raw.send(0, &header, &revoke);
+        duel.steps(10);
+    }
+    assert!(puppet.events().is_empty());
+    // The peer's own word is still known to be about it: once.
+    let grants = [grant.grant];
+    let revoke = Frame::Revoke {
+        epoch: Epoch(10),
+        last: true,
+        grants: List::from(&grants[..]),
+    };
+    duel.raw.send(0, &header, &revoke);
+    duel.until(|duel| duel.side.used(|usage| usage.imports.into()) == 0);
+    let revoked = |event: &Event| matches!(event, Event::Revoked(_));
+    assert_eq!(
+        puppet
+            .events()
+            .iter()
+            .filter(|event| revoked(event))
+            .count(),
+        1
+    );
+}
+
 /// SplitMix64.
 struct Dice(u64);
 

@@ -16,7 +16,7 @@ pub struct EngineConfig {
     pub lcores: Vec<u32>,
     /// `idle`: what an lcore does when a step found nothing.
     pub idle: IdlePolicy,
-    /// `step_max`: a poll step that takes longer is a stall, which the watchdog reports.
+    /// `step_max`: a longer time from one poll step to the next is counted (`steps_overran`).
     pub step_max_ns: u64,
 }
 

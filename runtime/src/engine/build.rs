@@ -215,6 +215,8 @@ impl EngineBuilder {
                 done: vec![Completion::EMPTY; super::lcore::BURST].into_boxed_slice(),
                 closing_all: false,
                 all_closed_told: false,
+                step_max_ns: self.engine.step_max_ns,
+                was_busy: false,
                 _death: death,
             }));
         }

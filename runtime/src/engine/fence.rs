@@ -132,8 +132,11 @@ impl Core {
                     }
                     self.import_ran_down(import);
                 }
-                Some(_) => self.bury_grant(lane, grant),
-                None => self.stats.frames_refused += 1,
+                Some(PeerGrant::Unknown | PeerGrant::Tombstone { .. }) => {
+                    self.bury_grant(lane, grant)
+                }
+                // Another generation lives in the slot, which an honest owner gives it only after this one's acknowledgement.
+                Some(PeerGrant::Imported { .. }) | None => self.stats.frames_refused += 1,
             }
         }
         if let Some(fence) = fence {

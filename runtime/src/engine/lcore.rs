@@ -13,6 +13,7 @@ use crate::engine::stats::{SharedStats, Stats};
 use crate::event::EngineEvent;
 use crate::ids::LcoreId;
 use crate::service::{BoxedService, Work};
+use crate::trace::Trace;
 
 /// Completions taken from the device in one go.
 pub(super) const BURST: usize = 64;
@@ -34,6 +35,10 @@ pub struct Lcore<P> {
     pub(super) done: Box<[Completion]>,
     pub(super) closing_all: bool,
     pub(super) all_closed_told: bool,
+    /// A longer time between two steps is counted.
+    pub(super) step_max_ns: u64,
+    /// Whether the last step found something to do.
+    pub(super) was_busy: bool,
     /// Dropped with the lcore, and then looks whether that is by a panic.
     pub(super) _death: DeathNotice,
 }
@@ -51,26 +56,38 @@ impl<P: DataPath> Lcore<P> {
         &self.core.stats
     }
 
+    /// What its keys went through last, for the thread that owns it: what a failed check prints.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.core.trace
+    }
+
     /// Runs one iteration: takes what the device and the control side have, runs the services, posts what is due. Never blocks, makes no system
     /// call. `now_ns` is a monotonic time of the caller's choice; one that goes back is taken as no time having passed.
+    ///
+    /// Two things are not of the data path and allocate: opening a context, and the coming of a lane.
     pub fn step(&mut self, now_ns: u64) -> Work {
+        let since_last_ns = now_ns.saturating_sub(self.core.now_ns);
+        if self.core.stats.steps > 0 && since_last_ns > self.step_max_ns {
+            self.core.stats.steps_overran += 1;
+        }
         self.core.now_ns = self.core.now_ns.max(now_ns);
         self.core.stats.steps += 1;
         self.core.reclaim_budget_wrs = self.core.limits.reclaim_budget_wrs;
         let commands = self.take_commands();
         let completions = self.poll_device();
-        self.core.expire_timers();
+        let timers = self.core.expire_timers();
         let services = self.run_services();
         self.reclaim_closing();
         self.core.check_handles();
         self.core.check_leases();
         self.core.keep_alive();
-        self.core.zero_some();
+        let zeroed = self.core.zero_some();
         let posted = self.post();
-        self.end_lanes();
+        let ended = self.end_lanes();
         self.core.outbox.flush();
         self.tell_all_closed();
-        let busy = commands || completions || services || posted;
+        let busy = commands || completions || timers || services || zeroed || posted || ended;
         self.account(busy)
     }
 
@@ -78,10 +95,16 @@ impl<P: DataPath> Lcore<P> {
         if !busy {
             self.core.stats.idle_steps += 1;
         }
-        if self.core.stats.steps.is_multiple_of(STEPS_A_PUBLICATION) || self.all_closed_told {
-            self.shared.publish(&self.core.stats);
+        let pauses = core::mem::replace(&mut self.was_busy, busy) && !busy;
+        if pauses || self.core.stats.steps.is_multiple_of(STEPS_A_PUBLICATION) {
+            self.publish();
         }
         if busy { Work::Busy } else { Work::Idle }
+    }
+
+    /// Shows the counters to other threads: from time to time, and whenever nothing is left to do.
+    pub(super) fn publish(&self) {
+        self.shared.publish(&self.core.stats);
     }
 
     fn take_commands(&mut self) -> bool {
@@ -321,6 +344,8 @@ impl<P: DataPath> Lcore<P> {
             if !entry.staged.is_empty() {
                 let taken = self.path.post_burst(entry.qp, &entry.staged);
                 entry.staged.drain(..taken);
+                // Also if the device takes nothing now: it is asked again at once.
+                any = true;
             }
             self.core.lane_may_be_up(lane);
         }
@@ -341,11 +366,14 @@ impl<P: DataPath> Lcore<P> {
         }
     }
 
-    fn end_lanes(&mut self) {
+    fn end_lanes(&mut self) -> bool {
+        let mut any = false;
         while let Some((lane, qp)) = self.core.drained_lane() {
             self.path.release_qp(qp);
             self.core.lane_released(lane);
+            any = true;
         }
+        any
     }
 
     fn tell_all_closed(&mut self) {

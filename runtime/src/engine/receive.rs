@@ -112,7 +112,7 @@ impl Core {
             } => self.landed(lane, header, *grant, *immediate, *bytes),
             // Its coming was noted.
             Frame::KeepAlive { .. } => {}
-            // A second hello, a message (taken above), or an orderly end, which this version answers by the loss of the session.
+            // A second hello, a message (taken above), or an orderly end, which this version neither says nor answers.
             Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } => {
                 self.stats.frames_refused += 1
             }

@@ -189,10 +189,13 @@ impl Core {
     }
 
     /// Hands the timers that have run out to the machine.
-    pub(super) fn expire_timers(&mut self) {
+    pub(super) fn expire_timers(&mut self) -> bool {
+        let mut any = false;
         while let Some(timer) = self.timers.expired(self.now_ns) {
             self.drive(reclaim::Event::Expired(timer));
+            any = true;
         }
+        any
     }
 
     /// Posts invalidations and closing requests, at most what is left of the step's budget (R5).

@@ -194,5 +194,6 @@ fn poll_until<P: DataPath>(
             Work::Idle | Work::Wait => pace.idle(),
         }
     }
+    lcore.publish();
     lcore
 }

@@ -126,8 +126,8 @@ counters! {
     services_panicked,
     /// Services whose destructor panicked too; they are leaked.
     services_leaked,
-    /// Services that ran longer than a step may take.
-    services_overran,
+    /// Times between two steps longer than `step_max`, by the caller's clock; what an idle policy slept is part of them.
+    steps_overran,
     /// Epochs that ended.
     epochs_ended,
     /// Flushes of contexts here that ended.
@@ -169,7 +169,8 @@ impl Stats {
     }
 }
 
-/// Counters as other threads see them: each is exact, all together are of about the same moment.
+/// Counters as other threads see them: published every few thousand steps, whenever an lcore has nothing left to do, and at its end; so exact
+/// at rest, and behind under load.
 #[derive(Clone, Debug)]
 pub struct SharedStats(Arc<[AtomicU64]>);
 

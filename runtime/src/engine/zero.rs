@@ -41,10 +41,11 @@ impl Core {
     }
 
     /// Zeroes what one step may, and gives back what is done.
-    pub(super) fn zero_some(&mut self) {
+    pub(super) fn zero_some(&mut self) -> bool {
         let Some(zeroing) = &mut self.zeroing else {
-            return;
+            return false;
         };
+        let any = !zeroing.waiting.is_empty();
         let mut budget = self.limits.zero_budget_bytes as usize;
         while let Some(owned) = zeroing.waiting.front().copied()
             && budget > 0
@@ -66,5 +67,6 @@ impl Core {
                 }
             }
         }
+        any
     }
 }
