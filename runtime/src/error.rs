@@ -63,6 +63,14 @@ pub enum GrantError {
     /// The holder is gone.
     #[error("the holder is gone")]
     HolderGone,
+    /// A lease that ends between two signs of life of a healthy holder.
+    #[error("a lease of {lease_ns} ns; give at least {least_ns}, twice timeouts.keepalive")]
+    LeaseTooShort {
+        /// The lease asked for.
+        lease_ns: u64,
+        /// The shortest.
+        least_ns: u64,
+    },
     /// A limit.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -160,6 +168,16 @@ pub enum SubmitError {
         most: usize,
         /// What to do.
         remedy: &'static str,
+    },
+    /// More bytes than any number of completions would make room for.
+    #[error(
+        "an operation of {len} bytes, bytes_in_flight allows {most}; split it, or raise the limit"
+    )]
+    TooLarge {
+        /// Bytes of the operation.
+        len: u64,
+        /// The least of the context's limit and the lcore's.
+        most: u64,
     },
     /// The target context is gone.
     #[error("the target context is gone")]

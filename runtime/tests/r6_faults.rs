@@ -207,6 +207,21 @@ fn says_how_much(court: &mut Court, scene: &Scene, granted: &Granted) {
     assert!(record.age_ns > 0 && record.age_ns < pair.now_ns);
 }
 
+#[test]
+fn r6_a_key_in_quarantine_does_not_keep_its_peer_away() {
+    let (mut court, scene, granted) = stuck_key(|court| on(&court.right_switches.dealloc_hangs));
+    set(&court.right_switches.swallow, 0);
+    let ups = |side: &Side<Judged>| {
+        let up = |event: &&EngineEvent| matches!(event, EngineEvent::PeerUp(_));
+        side.events.iter().filter(up).count()
+    };
+    court
+        .pair
+        .until(|pair| ups(&pair.left) == 2 && ups(&pair.right) == 2);
+    assert_eq!(court.pair.right.used(|usage| usage.keys.unproven.into()), 1);
+    released_late(court, &scene, &granted);
+}
+
 fn released_late(mut court: Court, scene: &Scene, granted: &Granted) {
     set(&court.right_switches.swallow, 0);
     off(&court.right_switches.dealloc_hangs);

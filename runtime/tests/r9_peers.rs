@@ -9,9 +9,12 @@ use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
 use keyfence::limits::{Limit, Limits};
 use keyfence::pmd::Rkey;
 use keyfence::wire::{self, Frame, Header, WireContext};
-use keyfence::{AllocError, Context, Event, GrantError, Lease, Rights, Service, Work};
+use keyfence::{
+    AllocError, Context, Event, GrantError, Lease, Local, Rights, Service, SubmitError, Work,
+};
 use pair::judged::{Part, fast_limits};
 use pair::raw::Duel;
+use pair::scene::Scene;
 use pair::{Pair, Puppet, Slot};
 
 fn limited(change: impl FnOnce(&mut Limits)) -> Duel {
@@ -302,4 +305,67 @@ fn r9_notices_of_ends_fill_no_context_that_is_slow() {
         heard.events().iter().filter(|event| first(event)).count(),
         1
     );
+}
+
+#[test]
+fn r9_what_can_never_fit_is_refused_for_good() {
+    let mut limits = pair::small_limits();
+    limits.context.bytes_in_flight = 4096;
+    let fabric = keyfence::pmd::soft::Fabric::new();
+    let device = || fabric.device(keyfence::pmd::soft::SoftConfig::default());
+    let mut pair = Pair::on(
+        pair::builder("left", "right", 1).limits(limits),
+        device().unwrap(),
+        pair::builder("right", "left", 1),
+        device().unwrap(),
+    );
+    let scene = Scene::new(&mut pair);
+    let granted = scene.grant(&mut pair, 8192);
+    let (tried, to_tried) = slots();
+    let (import, owner_id) = (granted.import, scene.owner_id);
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(8192).unwrap();
+        let too_large = cx.write(&import, 0, &[Local::prefix(&buf, 4097)], 1);
+        cx.write(&import, 0, &[Local::prefix(&buf, 4096)], 2)
+            .unwrap();
+        let used =
+            [Limit::ContextBytesInFlight, Limit::ContextBuffers].map(|limit| cx.in_use(limit));
+        let names = ["right", "left"].map(|name| cx.peer_by_name(name));
+        let short = cx.grant(&buf, 0..64, Rights::ALL, owner_id, Lease::Ns(199_999_999));
+        let long = cx.grant(&buf, 0..64, Rights::ALL, owner_id, Lease::Ns(200_000_000));
+        to_tried.set((
+            too_large,
+            used,
+            names,
+            short,
+            long.is_ok(),
+            cx.limits().contexts,
+        ));
+    });
+    pair.steps(3);
+    let (too_large, used, names, short, long, contexts) = tried.take().unwrap();
+    assert!(matches!(
+        too_large,
+        Err(SubmitError::TooLarge {
+            len: 4097,
+            most: 4096
+        })
+    ));
+    assert_eq!(used, [Some(4096), Some(1)]);
+    assert_eq!(names, [Some(PeerId(0)), None]);
+    let least_ns = 200_000_000;
+    assert_eq!(
+        short,
+        Err(GrantError::LeaseTooShort {
+            lease_ns: least_ns - 1,
+            least_ns
+        })
+    );
+    assert!(long);
+    assert_eq!(contexts, 16);
+}
+
+fn slots<T>() -> (Slot<T>, Slot<T>) {
+    let slot = Slot::new();
+    (slot.clone(), slot)
 }

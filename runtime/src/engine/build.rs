@@ -24,7 +24,7 @@ use crate::engine::zero::Zeroing;
 use crate::grant::import::Imports;
 use crate::grant::table::Grants;
 use crate::ids::{Incarnation, LcoreId};
-use crate::limits::{Limit, Limits};
+use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
 use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
 use crate::trace::Trace;
 
@@ -192,7 +192,7 @@ impl EngineBuilder {
             lanes,
         )?;
         let share = self.limits.share_of_lcore(lcores.into());
-        let slots = self.lanes_of_lcore() as u16;
+        let slots = self.slots_of_lcore();
         let mut ports = Vec::new();
         let mut cores = Vec::new();
         for lcore in 0..lcores {
@@ -294,7 +294,13 @@ impl EngineBuilder {
         Ok(lcores as u16)
     }
 
-    /// Lane slots of one lcore: its lanes to every lcore of every peer.
+    /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.
+    fn slots_of_lcore(&self) -> u16 {
+        let slots = u64::from(self.lanes_of_lcore()) * LANE_SLOTS_A_LANE;
+        slots.min(LaneSet::MAX_LANES as u64) as u16
+    }
+
+    /// Lanes of one lcore: to every lcore of every peer.
     fn lanes_of_lcore(&self) -> u32 {
         let peer_lcores = self
             .peers
@@ -362,7 +368,11 @@ impl EngineBuilder {
             imports: Imports::new(limits.imports),
             lanes: (0..lanes).map(|_| None).collect(),
             first_lane: 0,
-            peers: vec![PeerView::new(&limits.peer); self.peers.len()],
+            peers: self
+                .peers
+                .iter()
+                .map(|(name, ..)| PeerView::new(name, &limits.peer))
+                .collect(),
             actions: Actions::new(capacity.bound()),
             machine: Machine::new(capacity),
             events: VecDeque::with_capacity(64),

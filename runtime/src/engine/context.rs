@@ -12,7 +12,7 @@ use crate::error::{AllocError, FlushError, GrantError, RevokeError};
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
 use crate::lane::queue::Request;
-use crate::limits::Limit;
+use crate::limits::{Limit, Limits};
 use crate::reclaim::{self, ContextIx, KeyIx, Scope};
 
 /// One context, while its service runs. Every call is made on the context's lcore, inside the poll step, and none blocks, allocates or
@@ -79,7 +79,7 @@ pub enum Lease {
     /// As configured (`timeouts.lease`).
     #[default]
     Configured,
-    /// This many nanoseconds, at least 1.
+    /// This many nanoseconds, at least twice the keep-alive interval.
     Ns(u64),
     /// For ever.
     None,
@@ -115,6 +115,37 @@ impl Context<'_> {
         self.core
             .peer_ids()
             .filter(|peer| self.core.peers[peer.0 as usize].stands())
+    }
+
+    /// The peer whose configured name is `name`, whether a session stands or not.
+    #[must_use]
+    pub fn peer_by_name(&self, name: &str) -> Option<PeerId> {
+        let mut peers = self.core.peer_ids();
+        peers.find(|peer| self.core.peers[peer.0 as usize].name == name)
+    }
+
+    /// The limits of its lcore: the engine's share, and those of each context.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.core.limits
+    }
+
+    /// What this context uses of one of its own limits (`Limit::Context...`); `None` for any other. Buffers and messages that were dropped a
+    /// moment ago may still count.
+    #[must_use]
+    pub fn in_use(&self, limit: Limit) -> Option<u64> {
+        let context = self.core.contexts.get(self.slot);
+        let quota = &context.quota;
+        Some(match limit {
+            Limit::ContextGrants => quota.grants.used(),
+            Limit::ContextImports => quota.imports.used(),
+            Limit::ContextExposedBytes => quota.exposed_bytes.used(),
+            Limit::ContextBuffers => context.buffers.len() as u64,
+            Limit::ContextOpsInFlight => quota.ops.used(),
+            Limit::ContextBytesInFlight => quota.bytes.used(),
+            Limit::ContextMessages => context.messages.len() as u64,
+            _ => return None,
+        })
     }
 
     /// Bytes of payload that one message to `peer` may have; `None` while no session stands.
@@ -225,7 +256,7 @@ impl Context<'_> {
         let len = (range.end - range.start) as u64;
         let lease_ns = match lease {
             Lease::Configured => core.timeouts.lease_ns,
-            Lease::Ns(ns) => Some(ns.max(1)),
+            Lease::Ns(ns) => Some(core.check_lease(ns)?),
             Lease::None => None,
         };
         core.admit_grant(self.slot, holder.peer, lane, len)?;
@@ -327,6 +358,15 @@ fn check_opening(buf: &Buf, range: &Range<usize>, rights: Rights) -> Result<(), 
 }
 
 impl Core {
+    /// A holder's engine renews by its signs of life: a lease must outlive the pause between two of them.
+    fn check_lease(&self, lease_ns: u64) -> Result<u64, GrantError> {
+        let least_ns = self.timeouts.keepalive_interval_ns.saturating_mul(2);
+        if lease_ns < least_ns {
+            return Err(GrantError::LeaseTooShort { lease_ns, least_ns });
+        }
+        Ok(lease_ns)
+    }
+
     /// Takes the place of one grant in all gauges, or in none.
     fn admit_grant(
         &mut self,

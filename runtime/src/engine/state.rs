@@ -63,6 +63,8 @@ pub struct LcoreMemory {
 /// A peer, as one lcore sees it.
 #[derive(Clone, Debug)]
 pub struct PeerView {
+    /// Its configured name.
+    pub name: String,
     /// The session, while one stands.
     pub session: Option<u32>,
     /// Lanes, by the peer's lcore and then by number.
@@ -77,8 +79,9 @@ pub struct PeerView {
 
 impl PeerView {
     /// A peer that was never met.
-    pub fn new(limits: &PeerLimits) -> Self {
+    pub fn new(name: &str, limits: &PeerLimits) -> Self {
         Self {
+            name: name.to_owned(),
             session: None,
             lanes: Vec::new(),
             was_up: false,

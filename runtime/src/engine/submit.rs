@@ -318,6 +318,11 @@ impl Context<'_> {
         ranges: [Option<LocalRange>; MAX_RANGES],
         bytes: u64,
     ) -> Result<u32, SubmitError> {
+        let limits = &self.core.limits;
+        let most = limits.context.bytes_in_flight.min(limits.bytes_in_flight);
+        if bytes > most {
+            return Err(SubmitError::TooLarge { len: bytes, most });
+        }
         if let Err(error) = self.core.admit_op(self.slot, bytes) {
             self.core.contexts.get_mut(self.slot).wants_writable = true;
             self.core.stats.submits_refused += 1;
