@@ -2,9 +2,6 @@
 
 mod pair;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
 use keyfence::limits::{Limit, Limits};
 use keyfence::pmd::Rkey;
@@ -12,6 +9,7 @@ use keyfence::wire::{self, Frame, Header, WireContext};
 use keyfence::{
     AllocError, Context, Event, GrantError, Lease, Local, Rights, Service, SubmitError, Work,
 };
+use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use pair::judged::{Part, fast_limits};
 use pair::raw::Duel;
 use pair::scene::Scene;
