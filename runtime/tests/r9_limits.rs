@@ -307,6 +307,10 @@ fn r9_the_smallest_engines_work_and_never_hang() {
                 buffers: 1,
                 ..Limits::TEST_MIN.context
             },
+            peer: keyfence::limits::PeerLimits {
+                exposed_bytes: 4096,
+                ..Limits::TEST_MIN.peer
+            },
             ..Limits::TEST_MIN
         };
         part

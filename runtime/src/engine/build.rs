@@ -325,6 +325,19 @@ impl EngineBuilder {
         self.peers.iter().map(peer).collect()
     }
 
+    fn contexts(&self, lcore: LcoreId, lanes: u16, limits: &Limits) -> Contexts {
+        // What the receive pool has for one context: the spare lane slots of an ended session have no share of their own.
+        let messages = limits.context.messages as usize * self.lanes_of_lcore().max(1) as usize;
+        Contexts::new(
+            lcore,
+            limits.contexts as u16,
+            &Quota::new(&limits.context),
+            limits.context.buffers as usize,
+            messages,
+            super::fence::events_limit(limits, lanes),
+        )
+    }
+
     fn core(
         &self,
         lcore: LcoreId,
@@ -336,8 +349,6 @@ impl EngineBuilder {
     ) -> Core {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
-        let messages = limits.context.messages as usize * usize::from(lanes.max(1));
-        let events = super::fence::events_limit(limits, lanes);
         let queue = usize::from(contexts);
         let reports_waiting = (limits.grants + limits.contexts) as usize * 2 + 64;
         Core {
@@ -355,14 +366,7 @@ impl EngineBuilder {
                 .zero_on_release
                 .then(|| Zeroing::new(self.memory.buffers() as usize)),
             memory,
-            contexts: Contexts::new(
-                lcore,
-                contexts,
-                &Quota::new(&limits.context),
-                limits.context.buffers as usize,
-                messages,
-                events,
-            ),
+            contexts: self.contexts(lcore, lanes, limits),
             ops: Ops::new(limits.ops_in_flight),
             grants: Grants::new(limits.grants),
             imports: Imports::new(limits.imports),

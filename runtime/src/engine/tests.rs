@@ -17,7 +17,7 @@ use crate::service::{Service, Work};
 
 fn engine() -> (Engine<SoftDevice>, Lcore<<SoftDevice as Device>::Path>) {
     let memory = MemoryConfig {
-        arena_bytes: 32 << 20,
+        arena_bytes: 64 << 20,
         hugepages: Policy::Off,
         lock: Policy::Off,
         pools: vec![PoolConfig {
@@ -27,7 +27,9 @@ fn engine() -> (Engine<SoftDevice>, Lcore<<SoftDevice as Device>::Path>) {
         ..MemoryConfig::default()
     };
     let device = Fabric::new().device(SoftConfig::default()).unwrap();
-    let builder = EngineBuilder::new("only", 1).memory(memory);
+    let builder = EngineBuilder::new("only", 1)
+        .memory(memory)
+        .peer("other", "local:other", 1);
     let mut engine = builder.build(device).unwrap();
     let lcore = engine.take_lcore(LcoreId(0)).unwrap();
     (engine, lcore)
@@ -157,7 +159,7 @@ fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
         len: 64,
         rights: Rights::READ,
         lease_ns: None,
-        renewed_ns: 0,
+        made_ns: 0,
         retired: false,
         ended: false,
     };

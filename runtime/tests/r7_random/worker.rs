@@ -175,7 +175,7 @@ impl Service for Worker {
             }
             Event::Completed(done) => self.books().completed(cx.id(), done),
             Event::Message(message) => self.kept.push(message),
-            Event::ContextGone(remote) => self.others.retain(|other| *other != remote),
+            Event::ContextGone { context, .. } => self.others.retain(|other| *other != context),
             Event::PeerDown(_) => self.others.clear(),
             _ => {}
         }
