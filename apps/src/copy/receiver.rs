@@ -307,7 +307,7 @@ impl Service for Receiver {
                 let of_grant = |lot: &Lot| lot.grant.is_some_and(|(id, _)| id == grant);
                 self.lots.retain(|lot| !of_grant(lot));
             }
-            Event::ContextGone(gone) => {
+            Event::ContextGone { context: gone, .. } => {
                 if matches!(&self.sender, Partner::Known(sender) if *sender == gone) {
                     self.forget_sender();
                 }
