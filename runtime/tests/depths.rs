@@ -8,6 +8,9 @@ use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::{Context, Event, Import, Lease, Local, Rights, Status};
 use pair::{Pair, Puppet, builder, small_limits};
 
+/// Bytes of the holder's import.
+const BYTES: usize = 1 << 20;
+
 struct Scene {
     pair: Pair<SoftDevice>,
     holder: Puppet,
@@ -44,8 +47,8 @@ fn scene(limits: &Limits) -> Scene {
     let holder_id = lookup(&mut pair, &owner, "holder");
     let owner_id = lookup(&mut pair, &holder, "owner");
     owner.act(move |cx| {
-        let buf = cx.alloc(4096).unwrap();
-        cx.grant(&buf, 0..4096, Rights::ALL, holder_id, Lease::None)
+        let buf = cx.alloc(BYTES).unwrap();
+        cx.grant(&buf, 0..BYTES, Rights::ALL, holder_id, Lease::None)
             .unwrap();
     });
     let mut import = None;
@@ -143,13 +146,14 @@ fn b24_bursts_of_every_length_with_as_few_receives_never_hang() {
     }
 }
 
-/// A stream of operations that never pauses, and a grant behind it.
+/// Reads so long that one is always in flight, and a grant beside them.
 #[test]
 fn r6_a_short_queue_full_of_operations_lets_requests_through() {
     for depth in 4..=12 {
         let limits = Limits {
             send_depth: depth,
             windows: 4,
+            slice_bytes: BYTES as u64,
             ..small_limits()
         };
         let Scene {
@@ -159,11 +163,18 @@ fn r6_a_short_queue_full_of_operations_lets_requests_through() {
             import,
             ..
         } = scene(&limits);
+        let sink = std::sync::Arc::new(std::sync::Mutex::new(None));
         let mut zapped = false;
         for step in 0..3_000 {
+            let sink = std::sync::Arc::clone(&sink);
             holder.act(move |cx| {
+                let mut sink = sink.lock().unwrap();
+                let sink = sink.get_or_insert_with(|| cx.alloc(BYTES).unwrap());
                 // Refused when the quota is full, which is the point.
-                while cx.fetch_add(&import, 0, 1, 1).is_ok() {}
+                while cx
+                    .read(&import, 0, &[Local::prefix(sink, BYTES)], 1)
+                    .is_ok()
+                {}
                 if step == 100 {
                     let buf = cx.alloc(64).unwrap();
                     let grant = cx.grant(&buf, 0..64, Rights::ALL, owner_id, Lease::None);
