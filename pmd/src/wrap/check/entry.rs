@@ -3,7 +3,7 @@
 use keyfence_mempool::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 use crate::ids::{Rkey, WindowId, WorkId};
-use crate::work::{MAX_SGE, ReceiveRequest, Rights, WorkOp, WorkRequest};
+use crate::work::{MAX_SGE, ReceiveRequest, Remote, Rights, WorkOp, WorkRequest};
 
 /// What a request in the books is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -79,7 +79,10 @@ const WRITING: u64 = 1 << 8;
 const RIGHTS_SHIFT: u32 = 9;
 const VERSION_SHIFT: u32 = 12;
 
-const WORDS: usize = 2 * MAX_SGE;
+const WORDS: usize = 2 * MAX_SGE + 2;
+// The remote range of a write, read or atomic.
+const REMOTE_ADDRESS: usize = 2 * MAX_SGE;
+const REMOTE_LEN: usize = 2 * MAX_SGE + 1;
 // A bind has no local memory, so its record lies where the ranges of the others do.
 const BIND_ADDRESS: usize = 0;
 const BIND_LEN: usize = 1;
@@ -221,6 +224,16 @@ impl Snapshot {
         Rkey(self.words[BIND_NAMES] as u32)
     }
 
+    /// Whether it is of a kind that has a remote range.
+    pub fn accesses_remote(&self) -> bool {
+        matches!(self.op(), OpenOp::Write | OpenOp::Read | OpenOp::Atomic)
+    }
+
+    /// The peer's range that this accesses, as (address, bytes).
+    pub fn remote(&self) -> (u64, u64) {
+        (self.words[REMOTE_ADDRESS], self.words[REMOTE_LEN])
+    }
+
     /// The local ranges that the device may touch, as (address, bytes).
     pub fn local(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let none = matches!(self.op(), OpenOp::Bind | OpenOp::Invalidate);
@@ -270,6 +283,15 @@ fn encode(work: &WorkRequest) -> (OpenOp, [u64; WORDS], u8) {
         WorkOp::Read { .. } => OpenOp::Read,
         WorkOp::FetchAdd { .. } | WorkOp::CompareSwap { .. } => OpenOp::Atomic,
     };
+    if let Some(remote) = remote(&work.op) {
+        words[REMOTE_ADDRESS] = remote.address;
+        words[REMOTE_LEN] = work
+            .sges
+            .as_slice()
+            .iter()
+            .map(|sge| u64::from(sge.len))
+            .sum();
+    }
     // Inline bytes are taken at the post, so nothing local stays open.
     if !work.inline {
         for (pair, sge) in words.chunks_exact_mut(2).zip(work.sges.as_slice()) {
@@ -278,4 +300,14 @@ fn encode(work: &WorkRequest) -> (OpenOp, [u64; WORDS], u8) {
         }
     }
     (op, words, 0)
+}
+
+fn remote(op: &WorkOp) -> Option<Remote> {
+    match *op {
+        WorkOp::Write { remote, .. }
+        | WorkOp::Read { remote }
+        | WorkOp::FetchAdd { remote, .. }
+        | WorkOp::CompareSwap { remote, .. } => Some(remote),
+        WorkOp::Send { .. } | WorkOp::Bind { .. } | WorkOp::Invalidate { .. } => None,
+    }
 }

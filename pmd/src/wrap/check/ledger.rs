@@ -116,6 +116,17 @@ impl Ledger {
         first
     }
 
+    /// How many requests that access a byte of the *peer's* `range` are not proven ended. Asked of the books of the device that posts.
+    #[must_use]
+    pub fn open_remote(&self, range: Range<u64>) -> usize {
+        let mut count = 0;
+        self.each_open(&mut |_, open| {
+            let (address, len) = open.remote();
+            count += usize::from(open.accesses_remote() && overlaps(&range, address, len));
+        });
+        count
+    }
+
     /// How many requests of all queue pairs are not proven ended, those without local memory included, receives left out.
     #[must_use]
     pub fn open_requests(&self) -> usize {

@@ -246,6 +246,34 @@ fn r1_own_work_is_open_over_its_local_ranges_until_proven_ended() {
 }
 
 #[test]
+fn r2_work_on_a_peers_range_is_open_until_proven_ended() {
+    let mut rig = rig(8);
+    let at = |address| Remote {
+        address,
+        rkey: Rkey::new(9, 9),
+    };
+    let reads = local(WorkOp::Read { remote: at(0x7000) }, 1, 0x1000, 16);
+    let writes = WorkOp::Write {
+        remote: at(0x7020),
+        immediate: None,
+    };
+    rig.post(&[reads, local(writes, 2, 0x2000, 8).inline(true)]);
+    assert_eq!(rig.ledger.open_remote(0x7000..0x7001), 1);
+    assert_eq!(rig.ledger.open_remote(0x7010..0x7020), 0, "between the two");
+    assert_eq!(
+        rig.ledger.open_remote(0x7027..0x7028),
+        1,
+        "an inline one too"
+    );
+    assert_eq!(rig.ledger.open_remote(0x1000..0x3000), 0, "local memory");
+    rig.done(1, Status::Success, Kind::Read);
+    assert_eq!(rig.ledger.open_remote(0x7000..0x7010), 0);
+    rig.done(2, Status::Success, Kind::Write);
+    assert_eq!(rig.ledger.open_remote(ALL), 0);
+    rig.is_clean();
+}
+
+#[test]
 fn r3_a_failure_ends_itself_alone() {
     let mut rig = rig(8);
     rig.post(&[
