@@ -97,6 +97,8 @@ pub struct ContextState {
     pub weight: u32,
     /// Operations ended since it was opened.
     pub completed_ops: u64,
+    /// With a planted fault alone: whether the slot is to be freed when its last operation has ended.
+    pub free_when_at_rest: bool,
     /// Remote contexts that it has to do with.
     acquaintances: Vec<RemoteContext>,
     /// Whether it had to do with more than are remembered, and so hears of each end.
@@ -207,6 +209,7 @@ impl Contexts {
             ready: false,
             weight: 1,
             completed_ops: 0,
+            free_when_at_rest: false,
             acquaintances: Vec::with_capacity(ACQUAINTANCES),
             well_connected: false,
         };

@@ -10,6 +10,7 @@ use crate::ids::{Epoch, PeerId};
 use crate::lane::queue::Answer;
 use crate::limits::{Limit, LimitError};
 use crate::op::Status;
+use crate::plant::{self, Plant};
 use crate::reclaim::{self, ContextIx, LaneSet, Outcome, Quarantine, Why};
 
 impl Core {
@@ -38,6 +39,9 @@ impl Core {
         }
         self.fence_imports_of(slot);
         self.lookups.forget(slot);
+        // Before the service's destructor: what that drops goes home with step 5 and not before.
+        self.sweep_buffers(slot);
+        self.retain_buffers(slot);
     }
 
     /// Step 1, second half: the context's epoch.
@@ -59,8 +63,6 @@ impl Core {
         let context = self.contexts.get_mut(slot);
         context.events.clear();
         context.landed.clear();
-        self.sweep_buffers(slot);
-        self.retain_buffers(slot);
         let handles_out = self.handles_out(slot);
         if handles_out {
             self.awaiting_handles.push_back(slot);
@@ -189,6 +191,13 @@ impl Core {
 
     /// Nothing of the context is left: the slot may be used again.
     pub(super) fn context_free(&mut self, slot: u16) {
+        let early =
+            plant::active(Plant::OwnOpsForgotten) || plant::active(Plant::AckBeforeInvalidate);
+        if early && !self.contexts.get(slot).quota.is_at_rest() {
+            // Operations that the epoch did not wait for still name the slot; the last one's end frees it.
+            self.contexts.get_mut(slot).free_when_at_rest = true;
+            return;
+        }
         let kept_bytes = self.release(slot);
         assert_eq!(kept_bytes, 0, "R1: a slot is free after its last byte is");
         self.contexts.free(slot);

@@ -152,9 +152,7 @@ impl Core {
         let value = self.former_value(slot);
         let op = self.ops.remove(slot);
         assert!(op.in_flight == 0, "an operation ends after its requests");
-        for range in op.ranges.iter().flatten() {
-            self.unhold(range.pool, range.buf);
-        }
+        self.unhold_ranges(&op.ranges);
         if let Target::Memory { import, .. } = op.target {
             self.imports.at_mut(import).users -= 1;
             self.import_ran_down(import);
@@ -179,6 +177,10 @@ impl Core {
         self.tell(op.context, Event::Completed(done));
         if writable {
             self.tell(op.context, Event::Writable);
+        }
+        if self.contexts.get(op.context).free_when_at_rest {
+            self.contexts.get_mut(op.context).free_when_at_rest = false;
+            self.context_free(op.context);
         }
         self.tell_of_room();
     }

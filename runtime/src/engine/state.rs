@@ -7,7 +7,7 @@ use keyfence_mempool::{Arena, PoolCache, sync::Arc};
 use keyfence_pmd::{Lkey, RegionId};
 
 use crate::config::Timeouts;
-use crate::context::ops::Ops;
+use crate::context::ops::{LocalRange, Ops};
 use crate::context::quota::PeerQuota;
 use crate::context::state::{Contexts, Phase};
 use crate::engine::command::Outbox;
@@ -21,6 +21,7 @@ use crate::grant::table::Grants;
 use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext};
 use crate::lane::Lane;
 use crate::limits::{Limits, PeerLimits};
+use crate::plant::{self, Plant};
 use crate::reclaim;
 use crate::trace::Trace;
 
@@ -274,6 +275,9 @@ impl Core {
 
     /// Keeps a buffer from being reused.
     pub(super) fn hold(&mut self, pool: u8, id: BufId) {
+        if plant::active(Plant::ReuseBeforeFlush) {
+            return;
+        }
         self.memory.pools[pool as usize]
             .cache
             .hold(id)
@@ -282,10 +286,33 @@ impl Core {
 
     /// Ends one hold.
     pub(super) fn unhold(&mut self, pool: u8, id: BufId) {
+        if plant::active(Plant::ReuseBeforeFlush) {
+            return;
+        }
         self.memory.pools[pool as usize]
             .cache
             .release(id)
             .expect("R7: each hold is ended once");
+    }
+
+    /// Keeps the buffers of an operation from being reused.
+    pub(super) fn hold_ranges(&mut self, ranges: &[Option<LocalRange>]) {
+        if plant::active(Plant::OwnOpsForgotten) {
+            return;
+        }
+        for range in ranges.iter().flatten() {
+            self.hold(range.pool, range.buf);
+        }
+    }
+
+    /// Ends the holds of an operation.
+    pub(super) fn unhold_ranges(&mut self, ranges: &[Option<LocalRange>]) {
+        if plant::active(Plant::OwnOpsForgotten) {
+            return;
+        }
+        for range in ranges.iter().flatten() {
+            self.unhold(range.pool, range.buf);
+        }
     }
 
     /// The peers that there are.

@@ -349,9 +349,7 @@ impl Context<'_> {
                 next: NIL,
             })
             .expect("the lcore's gauge bounds the slab");
-        for range in ranges.iter().flatten() {
-            self.core.hold(range.pool, range.buf);
-        }
+        self.core.hold_ranges(&ranges);
         if let Target::Memory { import, .. } = target {
             self.core.imports.at_mut(import).users += 1;
         }
