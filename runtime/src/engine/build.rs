@@ -138,6 +138,12 @@ impl EngineBuilder {
         self
     }
 
+    /// The engine's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.engine.name
+    }
+
     /// Its memory.
     #[must_use]
     pub fn memory(mut self, memory: MemoryConfig) -> Self {

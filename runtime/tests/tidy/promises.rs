@@ -27,29 +27,11 @@ const fn open(promise: u8, lacks: Lacks, reason: &'static str) -> Open {
 }
 
 /// One a line. Take a line out when its promise is kept: this list must shrink.
-const OPEN: &[Open] = &[
-    open(
-        11,
-        Lacks::Citation,
-        "fork support is a later issue; arenas are MADV_DONTFORK until then",
-    ),
-    open(
-        11,
-        Lacks::Test,
-        "fork support is a later issue; arenas are MADV_DONTFORK until then",
-    ),
-];
-
-/// Where promises are seen at work. Until it is there, a promise may lack its proof: what would keep it is not built.
-const BUILT_LAST: &str = "apps/src/run";
-
-/// Once it is there, nothing is pending, and the condition must go so that no rename can bring it back.
-fn pending(sources: &[Source]) -> Option<Finding> {
-    let built = sources.iter().find(|source| source.is_in(&[BUILT_LAST]))?;
-    let what =
-        "is built: take BUILT_LAST out of tidy, so that each promise is required unconditionally";
-    Some(Finding::new(built, 1, what))
-}
+const OPEN: &[Open] = &[open(
+    11,
+    Lacks::Citation,
+    "fork support is a later issue; arenas are MADV_DONTFORK until then",
+)];
 
 fn missing(sources: &[Source]) -> Vec<(u8, Lacks)> {
     let runtime = |source: &&Source| source.is_in(&["runtime/src"]) && source.is_rust();
@@ -125,11 +107,7 @@ fn has_word(text: &str, word: &str) -> bool {
 #[test]
 fn each_promise_is_cited_and_proven() {
     let sources = workspace();
-    let mut findings = judge(&missing(&sources), OPEN);
-    findings.extend(pending(&sources));
-    if sources.iter().any(|source| source.is_in(&[BUILT_LAST])) {
-        assert_none(&findings);
-    }
+    assert_none(&judge(&missing(&sources), OPEN));
 }
 
 #[test]
