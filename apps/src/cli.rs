@@ -4,11 +4,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::check::CheckArgs;
 use crate::copy::CopyArgs;
+use crate::run::RunArgs;
 
 /// An embedded poll-mode runtime for RDMA that takes remote keys back with an explicit epoch.
 #[derive(Parser, Debug)]
 #[command(name = "keyfence", version, arg_required_else_help = true)]
-#[command(after_help = "Example:\n  keyfence check configs/loopback.toml\n\n\
+#[command(after_help = "Example:\n  keyfence run configs/loopback.toml\n\n\
     Exit code: 0 good; 1 a check failed or a peer or lcore was lost; 2 wrong before traffic; 130, 143 second signal.")]
 pub struct Cli {
     /// Write exactly one JSON object to stdout, also on failure
@@ -27,6 +28,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Copy a file through grants from one engine to another, killing contexts on the way if asked to
     Copy(CopyArgs),
+    /// Run two engines under a load that kills contexts while their operations fly, and check everything
+    Run(RunArgs),
 }
 
 /// Whether an argument names a subcommand.

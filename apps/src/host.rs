@@ -2,25 +2,29 @@
 //! together.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs::File;
+use std::io::Read;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use keyfence::ids::LcoreId;
 use keyfence::pmd::Device;
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::pmd::wrap::check::{Check, CheckPath, Ledger, Party};
-use keyfence::{Engine, EngineBuilder, EngineEvent, Running, Stats};
+use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore, Running, Stats};
 use keyfence_mempool::sync::Arc;
 
 /// The device that all engines of a host have: the oracle below the runtime sees every post, completion and control call.
 pub type HostDevice = Check<SoftDevice>;
 
+type HostPath = CheckPath<<SoftDevice as Device>::Path>;
+
 /// How long the control side rests when it finds nothing to do.
 const CONTROL_REST: Duration = Duration::from_micros(50);
 
 /// Nanoseconds since the clock was made, by the TSC. Cheap enough for a poll step.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Clock {
     clock: quanta::Clock,
     start: u64,
@@ -38,7 +42,7 @@ pub struct Hosted {
     pub engine: Engine<HostDevice>,
     /// What the oracle knows of its device.
     pub ledger: Arc<Ledger>,
-    running: Running<CheckPath<<SoftDevice as Device>::Path>>,
+    running: Running<HostPath>,
 }
 
 /// What is left of an engine after its end.
@@ -79,22 +83,34 @@ impl Clock {
         Self { clock, start }
     }
 
-    /// Nanoseconds since then.
+    /// Nanoseconds since then. A counter that goes back gives an earlier time or 0, and no huge one.
     pub fn now_ns(&self) -> u64 {
         self.clock.delta_as_nanos(self.start, self.clock.raw())
+    }
+
+    /// What it reads.
+    pub fn source(&self) -> &'static str {
+        const TICKS: u64 = 1 << 30;
+        // The operating system's clock counts nanoseconds and needs no scale.
+        if self.clock.delta_as_nanos(0, TICKS) == TICKS {
+            "clock_gettime"
+        } else {
+            "the processor's time stamp counter"
+        }
     }
 }
 
 impl Host {
-    /// Builds the engines in this order on one fabric, gives each an incarnation of its own, and starts their lcores. On an error, which says
-    /// what was short, none runs.
-    pub fn start(builders: Vec<EngineBuilder>, clock: &Clock) -> anyhow::Result<Self> {
+    /// Builds the engines in this order on one fabric, gives each an incarnation of its own, made from `seed`, and starts their lcores. On an
+    /// error, which says what was short, none runs.
+    pub fn start(builders: Vec<EngineBuilder>, clock: &Clock, seed: u128) -> anyhow::Result<Self> {
         let fabric = Fabric::new();
         let mut engines = Vec::new();
-        for builder in builders {
+        for (at, builder) in (0..).zip(builders) {
+            let name = format!("engine {}", builder.name());
             let device = Check::new(fabric.device(SoftConfig::default())?);
             let ledger = device.ledger();
-            let mut engine = builder.seed(random_u128()).build(device)?;
+            let mut engine = builder.seed(seed ^ at).build(device).context(name)?;
             let lcore_clock = clock.clone();
             let started = engine.start(move || lcore_clock.now_ns());
             let running = started.with_context(|| format!("engine {}", engine.name()))?;
@@ -156,7 +172,9 @@ impl Host {
             }
         }
         self.control(events);
-        self.engines.into_iter().map(Hosted::join).collect()
+        // All before any is dropped: that ends its queue pairs, and to one that still polls its peer would be lost.
+        let stopped: Vec<_> = self.engines.into_iter().map(Hosted::stop).collect();
+        stopped.iter().map(Stopped::ended).collect()
     }
 
     fn at_rest(&self) -> bool {
@@ -166,12 +184,29 @@ impl Host {
     }
 }
 
+/// An engine whose lcores have stopped.
+struct Stopped {
+    engine: Engine<HostDevice>,
+    ledger: Arc<Ledger>,
+    lcores: Vec<Result<Lcore<HostPath>, LcoreId>>,
+}
+
 impl Hosted {
-    fn join(self) -> Ended {
-        let lcores = self.running.join();
-        let stats = lcores
-            .into_iter()
-            .map(|lcore| lcore.ok().map(|lcore| lcore.stats().clone()));
+    fn stop(self) -> Stopped {
+        Stopped {
+            lcores: self.running.join(),
+            engine: self.engine,
+            ledger: self.ledger,
+        }
+    }
+}
+
+impl Stopped {
+    fn ended(&self) -> Ended {
+        let stats = self.lcores.iter().map(|lcore| {
+            let lcore = lcore.as_ref().ok()?;
+            Some(lcore.stats().clone())
+        });
         Ended {
             name: self.engine.name().to_owned(),
             stats: stats.collect(),
@@ -194,9 +229,35 @@ pub fn allowed_cpus() -> Vec<u32> {
     cpus
 }
 
-/// From the operating system's randomness, by the standard library's seeds.
-fn random_u128() -> u128 {
-    let word = || u128::from(RandomState::new().build_hasher().finish());
-    // Two states of one thread differ by a counter alone; what matters here is that two starts differ.
-    word() << 64 | word()
+/// 128 bits that no other start has, from the operating system.
+pub fn fresh_seed() -> anyhow::Result<u128> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut bytes = [0; 16];
+    let read = File::open(SOURCE).and_then(|mut file| file.read_exact(&mut bytes));
+    read.context(SOURCE)?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b26_the_clock_does_not_go_back_and_names_its_source() {
+        let clock = Clock::new();
+        let mut last = 0;
+        for _ in 0..10_000 {
+            let now = clock.now_ns();
+            assert!(now >= last);
+            last = now;
+        }
+        assert!(!clock.source().is_empty());
+        let backwards = clock.clock.delta_as_nanos(1000, 0);
+        assert_eq!(backwards, 0, "backwards is no time");
+    }
+
+    #[test]
+    fn two_starts_have_two_seeds() {
+        assert_ne!(fresh_seed().unwrap(), fresh_seed().unwrap());
+    }
 }

@@ -12,9 +12,10 @@ mod host;
 mod progress;
 #[allow(
     dead_code,
-    reason = "its rows for `run` and `copy` are read by those commands alone"
+    reason = "its rows for `copy` are read by that command alone"
 )]
 mod report;
+mod run;
 mod signals;
 
 use std::io::{self, Write};
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     let finished = match &cli.command {
         Command::Check(args) => check::check(args),
         Command::Copy(args) => copy::copy(args, cli.json),
+        Command::Run(args) => run::run(args, cli.json),
     };
     print(&finished, cli.json);
     finished.exit.into()

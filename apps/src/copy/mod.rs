@@ -23,7 +23,7 @@ use self::plan::{MAX_CONTEXTS, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Plan};
 use self::transfer::{End, Transferred, transfer};
 use self::verdict::{Evidence, judge};
 use crate::exit::Exit;
-use crate::host::{Clock, Host, allowed_cpus};
+use crate::host::{Clock, Host, allowed_cpus, fresh_seed};
 use crate::progress::Progress;
 use crate::report::{Finished, Problem, Report};
 use crate::signals::Signals;
@@ -74,7 +74,9 @@ fn attempt(args: &CopyArgs, json: bool) -> Result<Finished, String> {
         return Err("the CPUs that this process may use are not to be learnt".into());
     }
     let clock = Clock::new();
-    let host = Host::start(plan.engines(&cpus), &clock).map_err(|error| format!("{error:#}"))?;
+    let host = fresh_seed()
+        .and_then(|seed| Host::start(plan.engines(&cpus), &clock, seed))
+        .map_err(|error| format!("{error:#}"))?;
     let board = Arc::new(Board::new(plan.blocks(), plan.streams));
     let files = (&source, &destination);
     let kill_every_ns = args.kill_every;

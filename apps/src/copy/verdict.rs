@@ -96,6 +96,7 @@ fn figures(evidence: &Evidence<'_>) -> CopyReport {
                 let ended = stats.grants_zapped + stats.grants_quarantined;
                 stats.grants_made.saturating_sub(ended)
             }),
+            contract_violations: violations(transferred),
             books_balance: transferred
                 .engines
                 .iter()

@@ -3,6 +3,8 @@
 mod check;
 mod copy;
 mod latency;
+#[cfg(feature = "plant")]
+mod plants;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -13,6 +15,8 @@ use serde::Serialize;
 pub use check::{BudgetItem, CheckReport, CheckedFiles, EngineCheck, FileCheck, ReclaimBound};
 pub use copy::*;
 pub use latency::*;
+#[cfg(feature = "plant")]
+pub use plants::*;
 pub use run::*;
 
 use crate::exit::Exit;
@@ -56,6 +60,9 @@ pub enum Body {
     Check(CheckReport),
     /// Of `run`.
     Run(Box<RunReport>),
+    /// Of `--plant list`.
+    #[cfg(feature = "plant")]
+    Plants(PlantsReport),
     /// Of `copy`.
     Copy(Box<CopyReport>),
 }

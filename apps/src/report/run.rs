@@ -13,7 +13,7 @@ pub struct RunReport {
     pub lcores: Vec<LcoreReport>,
     /// Of the traffic.
     pub duration_s: f64,
-    /// A cache line's way there and back between two lcores: what the latencies are to be compared with.
+    /// A cache line's way there and back between two CPUs: what the latencies are to be compared with. 0 with one CPU.
     pub probe_ns: u64,
     /// The phases in their order.
     pub phases: Vec<PhaseReport>,
@@ -143,6 +143,8 @@ pub struct ChecksReport {
     pub unfinished_ops: u64,
     /// Grants without `Zapped` or `GrantQuarantined`.
     pub leaked_grants: u64,
+    /// Breaches of the device contract, by the device or by the runtime.
+    pub contract_violations: u64,
     /// Whether use and sum are equal for every quota and pool.
     pub books_balance: bool,
 }

@@ -1,0 +1,200 @@
+//! What the threads of a run share: where the run is, and what the driver and the workers tell each other.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use keyfence::config::LoadConfig;
+use keyfence::pmd::wrap::check::Ledger;
+use keyfence_mempool::sync::{Arc, AtomicU32, AtomicU64, Ordering};
+
+use super::tally::Tally;
+use crate::host::Clock;
+
+/// Where a run is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Stage {
+    /// Workers find their partners and grant; no traffic.
+    Setup,
+    /// Grants are revoked while nothing else is on the lanes: what is late is not hidden by what waits before it.
+    WarmUp,
+    /// Operations at a rate, latency from the intended start.
+    Paced,
+    /// As many as a window allows.
+    Flat,
+    /// No new operations.
+    Drain,
+}
+
+/// Everything that is shared.
+#[derive(Debug)]
+pub struct Board {
+    /// One for all.
+    pub clock: Clock,
+    /// The load.
+    pub load: LoadConfig,
+    /// How long a single revoke waits for others: a flush after that finds its epoch under way.
+    pub flush_interval_ns: u64,
+    /// The two sides.
+    pub sides: [Side; 2],
+    stage: AtomicU32,
+    reclaims_open: AtomicU32,
+}
+
+/// One engine's.
+#[derive(Debug)]
+pub struct Side {
+    /// The oracle on its device.
+    pub ledger: Arc<Ledger>,
+    /// A word a worker, by its number.
+    pub members: Vec<Member>,
+    /// What its live workers are to look for in the memory of one that has just died.
+    pub hunt: Hunt,
+    tally: Mutex<Tally>,
+}
+
+/// A worker's flags. It sets its own, and others leave requests.
+#[derive(Debug, Default)]
+pub struct Member(AtomicU32);
+
+/// It has a partner and what it needs for traffic.
+pub const READY: u32 = 1;
+/// It is to keep many operations in flight: the driver will kill it.
+pub const DOOMED: u32 = 1 << 1;
+/// Asked to be busy, it is.
+pub const BUSY: u32 = 1 << 2;
+/// Its partner is about to revoke a grant: it is to have operations by it in flight.
+pub const HOT: u32 = 1 << 3;
+/// In the drain: all its operations have ended.
+pub const DRAINED: u32 = 1 << 4;
+/// It is to revoke one of its grants.
+pub const REVOKE: u32 = 1 << 5;
+
+impl Member {
+    /// Whether all of these flags are set.
+    pub fn has(&self, flags: u32) -> bool {
+        // Relaxed, here and below: hints, and no memory follows from them.
+        self.0.load(Ordering::Relaxed) & flags == flags
+    }
+
+    /// Whether any of these flags is set.
+    pub fn has_any(&self, flags: u32) -> bool {
+        self.0.load(Ordering::Relaxed) & flags != 0
+    }
+
+    /// Sets flags.
+    pub fn set(&self, flags: u32) {
+        self.0.fetch_or(flags, Ordering::Relaxed);
+    }
+
+    /// Clears flags; whether one was set.
+    pub fn clear(&self, flags: u32) -> bool {
+        self.0.fetch_and(!flags, Ordering::Relaxed) & flags != 0
+    }
+
+    /// A new worker in this place.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Asks live workers to take buffers right after a death: the freed ones are at the top of their pool, and whatever still reaches them
+/// is seen.
+#[derive(Debug, Default)]
+pub struct Hunt {
+    left: AtomicU32,
+    step_ns: AtomicU64,
+}
+
+/// Buffers taken after one death, and at most in one step, since each is looked up in the oracle's books.
+const HUNT_BUFFERS: u32 = 12;
+const HUNT_BUFFERS_A_STEP: u32 = 2;
+
+impl Hunt {
+    /// A context of this side has died.
+    pub fn begin(&self) {
+        self.left.store(HUNT_BUFFERS, Ordering::Relaxed);
+    }
+
+    /// Whether a worker that is polled in the step of `now_ns` is to take a buffer. On an engine of several lcores a few more are taken.
+    #[inline]
+    pub fn take(&self, now_ns: u64) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return false;
+        }
+        if left.is_multiple_of(HUNT_BUFFERS_A_STEP)
+            && self.step_ns.swap(now_ns, Ordering::Relaxed) == now_ns
+        {
+            return false;
+        }
+        self.left.store(left - 1, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Side {
+    /// A side with `members` workers.
+    pub fn new(ledger: Arc<Ledger>, members: usize) -> Self {
+        Self {
+            ledger,
+            members: (0..members).map(|_| Member::default()).collect(),
+            hunt: Hunt::default(),
+            tally: Mutex::new(Tally::default()),
+        }
+    }
+
+    /// The figures. The lock is the lcore's own nearly always: the driver looks at the end.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Board {
+    /// A run in its setup.
+    pub fn new(clock: Clock, load: LoadConfig, flush_interval_ns: u64, sides: [Side; 2]) -> Self {
+        Self {
+            clock,
+            load,
+            flush_interval_ns,
+            sides,
+            stage: AtomicU32::new(Stage::Setup as u32),
+            reclaims_open: AtomicU32::new(0),
+        }
+    }
+
+    /// Where the run is.
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Relaxed) {
+            0 => Stage::Setup,
+            1 => Stage::WarmUp,
+            2 => Stage::Paced,
+            3 => Stage::Flat,
+            _ => Stage::Drain,
+        }
+    }
+
+    /// Moves the run on.
+    pub fn enter(&self, stage: Stage) {
+        self.stage.store(stage as u32, Ordering::Relaxed);
+    }
+
+    /// A reclaim was asked for.
+    pub fn reclaim_began(&self) {
+        self.reclaims_open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One has ended.
+    pub fn reclaim_ended(&self) {
+        self.reclaims_open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is being reclaimed, on either side.
+    pub fn is_chaos(&self) -> bool {
+        self.reclaims_open.load(Ordering::Relaxed) > 0
+    }
+
+    /// All workers of both sides.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.sides.iter().flat_map(|side| &side.members)
+    }
+}

@@ -1,0 +1,311 @@
+//! The driver: does the engines' control work on the calling thread, moves the run through its stages, kills and reopens, and closes.
+
+use std::collections::BTreeMap;
+
+use keyfence::EngineEvent;
+use keyfence::config::Config;
+use keyfence::ids::ContextId;
+use keyfence::latency::LatencyHistogram;
+
+use super::board::{DRAINED, READY, Stage};
+use super::chaos::Chaos;
+use super::progress::Progress;
+use super::scene::Scene;
+use crate::signals::Signals;
+
+/// How long the drain may take. Nothing is killed meanwhile, so only what is in flight is waited for.
+const DRAIN_NS: u64 = 2_000_000_000;
+
+/// How long grants are revoked before the load begins, and how many.
+const WARM_UP_NS: u64 = 400_000_000;
+const WARM_UP_REVOKES_PER_S: f64 = 250.0;
+
+/// What the driver has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Whether a signal ended the run.
+    pub interrupted: bool,
+    /// Time of traffic.
+    pub traffic_ns: u64,
+    /// Contexts that ended as `Reclaimed` while the load ran.
+    pub reclaimed: u64,
+    /// Those that were killed with operations in flight.
+    pub with_ops_in_flight: u64,
+    /// From each cordon to its `Reclaimed`.
+    pub reclaim_ns: LatencyHistogram,
+    /// Contexts that ended in quarantine.
+    pub quarantined: u64,
+    /// Sessions that ended while the load ran.
+    pub peers_down: u64,
+    /// What went wrong, for stderr and the report.
+    pub errors: Vec<String>,
+    /// Contexts that ended though nobody killed them.
+    pub unasked: u64,
+    /// Whether the sessions of both sides stood.
+    pub connected: bool,
+    /// Workers whose operations had not all completed at the drain's end.
+    pub undrained: u64,
+}
+
+impl Seen {
+    /// Notes what is wrong whenever it happens, also while everything is being closed.
+    pub fn note(&mut self, side: usize, event: &EngineEvent) {
+        let text = match event {
+            EngineEvent::Quarantined {
+                context,
+                keys,
+                bytes,
+                why,
+                ..
+            } => {
+                self.quarantined += 1;
+                format!("context {context} in quarantine: {keys} keys, {bytes} bytes, {why:?}")
+            }
+            EngineEvent::ServicePanicked { context } => {
+                format!("the worker of context {context} panicked")
+            }
+            EngineEvent::LcoreDied(lcore) => format!("lcore {lcore} died"),
+            _ => return,
+        };
+        self.errors.push(format!("side {side}: {text}"));
+    }
+}
+
+/// A context that was opened.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    index: usize,
+    life: u64,
+    killed: bool,
+}
+
+/// The driver of one run.
+pub struct Driver<'a> {
+    scene: &'a mut Scene,
+    signals: &'a Signals,
+    progress: Progress,
+    /// Contexts of each side.
+    live: [BTreeMap<u64, Live>; 2],
+    /// The context of each worker.
+    current: [Vec<Option<ContextId>>; 2],
+    /// How often each worker was opened.
+    lives: [Vec<u64>; 2],
+    up: usize,
+    events: Vec<(usize, EngineEvent)>,
+    seen: Seen,
+}
+
+impl<'a> Driver<'a> {
+    /// A driver of engines that have just been started.
+    pub fn new(scene: &'a mut Scene, signals: &'a Signals, progress: Progress) -> Self {
+        let workers = scene.board.load.contexts as usize;
+        Self {
+            scene,
+            signals,
+            progress,
+            live: [BTreeMap::new(), BTreeMap::new()],
+            current: [vec![None; workers], vec![None; workers]],
+            lives: [vec![0; workers], vec![0; workers]],
+            up: 0,
+            events: Vec::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// Runs all stages, up to the drain.
+    pub fn run(mut self, config: &Config) -> Seen {
+        let load = self.scene.board.load.clone();
+        let reconnect_ns = config.timeouts.reconnect_timeout_ns.max(5_000_000_000);
+        if self.set_up(reconnect_ns) {
+            self.warm_up();
+            let began_ns = self.scene.board.clock.now_ns();
+            let mut chaos = Chaos::new(&self.scene.board, began_ns);
+            let paced_ns = (load.duration_ns as f64 * load.paced_share) as u64;
+            self.load_until(Stage::Paced, began_ns + paced_ns, &mut chaos);
+            self.load_until(Stage::Flat, began_ns + load.duration_ns, &mut chaos);
+            self.seen.traffic_ns = self.scene.board.clock.now_ns() - began_ns;
+        }
+        self.seen.connected = self.up >= 2;
+        self.drain();
+        self.seen
+    }
+
+    /// Waits for the sessions and for all workers. False if the load can't begin.
+    fn set_up(&mut self, patience_ns: u64) -> bool {
+        self.progress.stage("connecting and granting", 0);
+        let deadline_ns = self.scene.board.clock.now_ns() + patience_ns;
+        while !self.scene.board.members().all(|member| member.has(READY)) {
+            if !self.turn() {
+                return false;
+            }
+            if self.scene.board.clock.now_ns() > deadline_ns {
+                let what = if self.up < 2 {
+                    "a peer was not reached"
+                } else {
+                    "contexts were not ready for traffic"
+                };
+                self.seen.errors.push(format!(
+                    "{what} within {} ms; raise timeouts.reconnect",
+                    patience_ns / 1_000_000
+                ));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn warm_up(&mut self) {
+        let now_ns = self.scene.board.clock.now_ns();
+        let mut chaos = Chaos::of_revokes(&self.scene.board, now_ns, WARM_UP_REVOKES_PER_S);
+        self.load_until(Stage::WarmUp, now_ns + WARM_UP_NS, &mut chaos);
+    }
+
+    fn load_until(&mut self, stage: Stage, end_ns: u64, chaos: &mut Chaos) {
+        let now_ns = self.scene.board.clock.now_ns();
+        self.scene.board.enter(stage);
+        let name = match stage {
+            Stage::Paced => "paced",
+            Stage::Flat => "flat out",
+            _ => "warming up",
+        };
+        self.progress.stage(name, end_ns.saturating_sub(now_ns));
+        loop {
+            let now_ns = self.scene.board.clock.now_ns();
+            if now_ns >= end_ns {
+                return;
+            }
+            self.progress.at(now_ns, end_ns);
+            let current = &self.current;
+            let due = chaos.due(&self.scene.board, now_ns, |side, index| {
+                current[side][index]
+            });
+            for (side, context) in due {
+                self.kill(side, context);
+            }
+            if !self.turn() {
+                return;
+            }
+        }
+    }
+
+    fn kill(&mut self, side: usize, context: ContextId) {
+        let live = self.live[side].get_mut(&context.to_bits());
+        if let Some(live) = live.filter(|live| !live.killed) {
+            live.killed = true;
+            self.scene.board.reclaim_began();
+            self.scene.kill(side, context);
+        }
+    }
+
+    /// One turn of control work, and a rest if there was none. False if the run is to end: a signal, or a dead lcore.
+    fn turn(&mut self) -> bool {
+        let mut events = core::mem::take(&mut self.events);
+        self.scene.control(&mut events);
+        for (side, event) in events.drain(..) {
+            self.event(side, event);
+        }
+        self.events = events;
+        if !self.seen.interrupted && self.signals.interrupted() {
+            self.seen.interrupted = true;
+            self.progress.stage("interrupted: closing all contexts", 0);
+        }
+        !self.seen.interrupted && self.scene.is_alive()
+    }
+
+    fn event(&mut self, side: usize, event: EngineEvent) {
+        match event {
+            EngineEvent::Opened { context, name } => self.opened(side, context, &name),
+            EngineEvent::OpenFailed { name, why } => {
+                self.seen
+                    .errors
+                    .push(format!("context {name} could not be opened: {why}"));
+            }
+            EngineEvent::Reclaimed {
+                context,
+                took_ns,
+                ops_in_flight,
+                ..
+            } => {
+                self.seen.reclaimed += 1;
+                self.seen.with_ops_in_flight += u64::from(ops_in_flight > 0);
+                self.seen.reclaim_ns.record(took_ns);
+                self.ended(side, context);
+            }
+            EngineEvent::Quarantined { context, .. } => {
+                self.seen.note(side, &event);
+                self.ended(side, context);
+            }
+            EngineEvent::PeerUp(_) => self.up += 1,
+            EngineEvent::PeerDown(_) => self.seen.peers_down += 1,
+            event => self.seen.note(side, &event),
+        }
+    }
+
+    fn opened(&mut self, side: usize, context: ContextId, name: &str) {
+        let number = name
+            .rsplit('-')
+            .next()
+            .and_then(|number| number.parse().ok());
+        let index: usize = number.expect("workers are named so");
+        let life = self.lives[side][index];
+        self.current[side][index] = Some(context);
+        let live = Live {
+            index,
+            life,
+            killed: false,
+        };
+        self.live[side].insert(context.to_bits(), live);
+    }
+
+    /// A context has ended; a new one takes its place.
+    fn ended(&mut self, side: usize, context: ContextId) {
+        let Some(live) = self.live[side].remove(&context.to_bits()) else {
+            self.seen.errors.push(format!(
+                "context {context} of side {side} ended twice, or was never opened"
+            ));
+            return;
+        };
+        if live.killed {
+            self.scene.board.reclaim_ended();
+        } else {
+            self.seen.unasked += 1;
+            self.seen.errors.push(format!(
+                "context {context} of side {side} ended, and nobody had asked for it"
+            ));
+        }
+        let life = live.life + 1;
+        self.lives[side][live.index] = life;
+        self.current[side][live.index] = None;
+        self.scene.open(side, live.index, life);
+    }
+
+    /// Waits for the operations in flight; after a signal the contexts are closed as they are.
+    fn drain(&mut self) {
+        self.scene.board.enter(Stage::Drain);
+        if self.seen.interrupted {
+            return;
+        }
+        let deadline_ns = self.scene.board.clock.now_ns() + DRAIN_NS;
+        let killed = |driver: &Self| {
+            driver
+                .live
+                .iter()
+                .flat_map(BTreeMap::values)
+                .any(|live| live.killed)
+        };
+        while !self.scene.board.members().all(|member| member.has(DRAINED)) || killed(self) {
+            if !self.turn() || self.scene.board.clock.now_ns() > deadline_ns {
+                break;
+            }
+        }
+        if self.seen.interrupted {
+            return;
+        }
+        let left = self
+            .scene
+            .board
+            .members()
+            .filter(|member| !member.has(DRAINED));
+        self.seen.undrained = left.count() as u64;
+    }
+}

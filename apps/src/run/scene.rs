@@ -1,0 +1,136 @@
+//! The two engines of a run, and the workers on them.
+
+use std::path::Path;
+
+use anyhow::bail;
+use keyfence::config::Config;
+use keyfence::ids::{ContextId, LcoreId};
+use keyfence::{EngineBuilder, EngineEvent};
+use keyfence_mempool::PageKind;
+use keyfence_mempool::sync::Arc;
+
+use super::board::{Board, Side};
+use super::worker::{Worker, name_of};
+use crate::host::{Clock, Ended, Host};
+
+/// Two engines whose lcores run.
+pub struct Scene {
+    /// What is shared with the workers.
+    pub board: Arc<Board>,
+    /// The arenas.
+    pub arenas: Vec<ArenaFacts>,
+    host: Host,
+}
+
+/// What an engine's arena got.
+#[derive(Debug)]
+pub struct ArenaFacts {
+    /// The engine.
+    pub engine: String,
+    /// Its pages.
+    pub kind: PageKind,
+    /// Its size.
+    pub bytes: usize,
+    /// Bytes locked; hugepages need no lock.
+    pub locked_bytes: usize,
+    /// What it did not get.
+    pub notes: Vec<String>,
+}
+
+/// Whether `run` can drive a configuration.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn check(config: &Config, file: &Path) -> anyhow::Result<()> {
+    let file = file.display();
+    let Some(load) = &config.load else {
+        bail!("{file}: has no [load]; see configs/loopback.toml for one");
+    };
+    let [left, right] = &config.engines[..] else {
+        let count = config.engines.len();
+        bail!("{file}: has {count} engines; give it two [[engine]] that are each other's [[peer]]");
+    };
+    let joined = |from: usize, to: &str| {
+        let mut peers = config.peers.iter().filter(|peer| peer.engine == from);
+        peers.any(|peer| peer.name == to)
+    };
+    if !joined(0, &right.name) || !joined(1, &left.name) {
+        bail!("{file}: its engines are not each other's peers; add a [[peer]] for each");
+    }
+    let (wanted, limit) = (load.contexts, config.limits.contexts);
+    if wanted > limit {
+        bail!("{file}: load.contexts is {wanted}, limits.contexts {limit}; raise limits.contexts");
+    }
+    Ok(())
+}
+
+impl Scene {
+    /// Builds both engines, starts their lcores and opens all workers.
+    ///
+    /// # Errors
+    /// What was short. Nothing is left behind then.
+    pub fn start(config: &Config, clock: &Clock, seed: u128) -> anyhow::Result<Self> {
+        let builders = [0, 1].map(|engine| EngineBuilder::from_config(config, engine));
+        let mut host = Host::start(builders.into(), clock, seed)?;
+        let load = config.load.clone().expect("checked before");
+        let contexts = load.contexts as usize;
+        let sides = [0, 1].map(|side| Side::new(host.ledger(side), contexts));
+        let flush_interval_ns = config.timeouts.flush_interval_ns;
+        let board = Arc::new(Board::new(clock.clone(), load, flush_interval_ns, sides));
+        let arenas = (0..2).map(|side| ArenaFacts::of(&mut host, side)).collect();
+        let mut scene = Self {
+            board,
+            arenas,
+            host,
+        };
+        for side in 0..2 {
+            (0..contexts).for_each(|index| scene.open(side, index, 0));
+        }
+        Ok(scene)
+    }
+
+    /// Opens worker `index` of `side` for its `life`th life.
+    pub fn open(&mut self, side: usize, index: usize, life: u64) {
+        let worker = Worker::new(Arc::clone(&self.board), side, index, life);
+        let engine = self.host.engine(side);
+        let lcore = LcoreId((index % engine.lcores()) as u16);
+        let opened = engine.open(lcore, &name_of(index), 1, Box::new(worker));
+        opened.expect("the lcore exists, and the name is short");
+    }
+
+    /// Has a context reclaimed.
+    pub fn kill(&mut self, side: usize, context: ContextId) {
+        self.host.engine(side).kill(context);
+    }
+
+    /// Does the control work that is due, or rests for a moment. Adds what happened.
+    pub fn control(&mut self, events: &mut Vec<(usize, EngineEvent)>) {
+        if !self.host.control(events) {
+            self.host.rest();
+        }
+    }
+
+    /// Whether each lcore still runs.
+    pub fn is_alive(&self) -> bool {
+        self.host.is_alive()
+    }
+
+    /// Reclaims everything within `bound_ns`, and stops. Adds what happened.
+    pub fn end(self, bound_ns: u64, events: &mut Vec<(usize, EngineEvent)>) -> Vec<Ended> {
+        self.host.end(bound_ns, events)
+    }
+}
+
+impl ArenaFacts {
+    fn of(host: &mut Host, side: usize) -> Self {
+        let engine = host.engine(side);
+        let arena = engine.arena();
+        Self {
+            engine: engine.name().to_owned(),
+            kind: arena.page_kind(),
+            bytes: arena.bytes(),
+            locked_bytes: arena.locked_bytes(),
+            notes: arena.notes().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
