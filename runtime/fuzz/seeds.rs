@@ -122,7 +122,10 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         (
             "ok-landed",
             encoded(&Frame::Landed {
-                grant: GrantId { slot: 3, generation: 4 },
+                grant: GrantId {
+                    slot: 3,
+                    generation: 4,
+                },
                 immediate: 5,
                 bytes: 6,
             }),
