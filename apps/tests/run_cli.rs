@@ -1,8 +1,147 @@
-//! `keyfence run` from outside: what is refused before traffic.
+//! `keyfence run` from outside: a short good run, signals, and what is refused before traffic.
 
 mod load;
 
-use load::{Edit, keyfence, loopback, object, text};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use load::{Edit, alone, keyfence, loopback, object, text};
+
+#[test]
+fn a_short_run_is_good_and_its_report_is_whole() {
+    let _one = alone();
+    let file = loopback(&[Edit::load("duration", "\"1s\"")]);
+    let output = keyfence(&["run", file.path(), "--json"])
+        .output()
+        .expect("the launcher starts");
+    let report = object(&output);
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert_eq!(
+        (&report["ok"], &report["interrupted"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(report["caught_by"], serde_json::json!([]));
+    assert_eq!(report["errors"], serde_json::json!([]));
+    assert_eq!(report["memory"]["bytes"], 256 << 20);
+    let phases = report["phases"].as_array().expect("a list");
+    let names: Vec<_> = phases.iter().map(|phase| &phase["name"]).collect();
+    assert_eq!(names, ["paced", "flat"]);
+    for op in phases
+        .iter()
+        .flat_map(|phase| ["write", "read", "send"].map(|op| &phase["ops"][op]))
+    {
+        let number = |field: &str| op[field].as_u64().expect("a number");
+        assert!(
+            number("count") > 0 && number("bytes") > number("count"),
+            "{op}"
+        );
+        assert!(
+            number("samples") > 0 && number("samples") <= number("count"),
+            "{op}"
+        );
+        assert!(op["latency_ns"]["p50"].as_u64() <= op["latency_ns"]["p99"].as_u64());
+    }
+    for (field, least) in [
+        ("reuses", 10),
+        ("bytes_scanned", 1 << 20),
+        ("reclaims_with_ops_in_flight", 3),
+    ] {
+        assert!(
+            report["coverage"][field].as_u64() >= Some(least),
+            "{field}: {report:#}"
+        );
+    }
+    assert!(
+        report["reclaim"]["contexts_reclaimed"].as_u64() >= Some(5),
+        "{report:#}"
+    );
+    assert_eq!(report["lcores"].as_array().map(Vec::len), Some(2));
+    assert!(report["probe_ns"].is_u64());
+}
+
+#[test]
+fn a_missed_minimum_is_exit_1_and_is_named() {
+    let _one = alone();
+    let file = loopback(&[
+        Edit::load("duration", "\"100ms\""),
+        Edit::load("min_operations", "1_000_000_000"),
+    ]);
+    let output = keyfence(&["run", file.path(), "--json"])
+        .output()
+        .expect("the launcher starts");
+    let report = object(&output);
+    assert_eq!(output.status.code(), Some(1), "{report:#}");
+    assert_eq!(report["caught_by"], serde_json::json!(["min_operations"]));
+    assert!(text(&output.stderr).contains("load.min_operations: "));
+}
+
+/// Starts a long run and gives it back when a line of its stderr contains `words`.
+fn started(words: &str) -> (Child, load::LoadFile) {
+    let file = loopback(&[Edit::load("duration", "\"60s\"")]);
+    let mut command = keyfence(&["run", file.path(), "--json"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the launcher starts");
+    let stderr = child.stderr.take().expect("piped");
+    let mut lines = BufReader::new(stderr).lines();
+    let found = lines.any(|line| line.expect("UTF-8").contains(words));
+    assert!(found, "{words} was never said");
+    // The rest is read, so that the pipe does not fill.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, file)
+}
+
+fn signal(child: &Child, signal: i32) {
+    let pid = child.id().to_string();
+    let status = std::process::Command::new("kill")
+        .args([&format!("-{signal}"), &pid])
+        .status();
+    assert!(status.expect("there is a kill").success());
+}
+
+#[test]
+fn b15_a_signal_during_start_or_load_closes_everything_and_reports() {
+    let _one = alone();
+    for (signal_number, words) in [
+        (2, "paced"),
+        (15, "paced"),
+        (1, "paced"),
+        (2, "seed of"),
+        (15, "connecting"),
+    ] {
+        let (child, _file) = started(words);
+        signal(&child, signal_number);
+        let output = child.wait_with_output().expect("it ends");
+        let report = object(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "signal {signal_number} at {words}: {report:#}"
+        );
+        assert_eq!(report["interrupted"], true, "{report:#}");
+        assert_eq!(report["checks"]["books_balance"], true);
+    }
+}
+
+#[test]
+fn b15_a_second_signal_ends_at_once_and_there_is_one_object_all_the_same() {
+    let _one = alone();
+    for number in [2, 15] {
+        let (mut child, _file) = started("paced");
+        while child.try_wait().expect("a child").is_none() {
+            signal(&child, number);
+        }
+        let output = child.wait_with_output().expect("it has ended");
+        assert_eq!(output.status.code(), Some(128 + number));
+        let report = object(&output);
+        assert_eq!(
+            (&report["command"], &report["ok"]),
+            (&"run".into(), &false.into())
+        );
+    }
+}
 
 #[test]
 fn b12_hugepages_that_are_required_and_not_there_are_exit_2_with_the_numbers() {

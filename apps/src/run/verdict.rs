@@ -249,7 +249,7 @@ impl Verdict {
 }
 
 /// A life shorter than this says nothing: it takes some time to find a partner and to fill the buffers.
-const SHORT_LIFE_NS: u64 = 100_000_000;
+const SHORT_LIFE_NS: u64 = 500_000_000;
 
 /// The worker with the least share, if it is below `least_percent`. A share that would be less than one operation is not asked for.
 fn unfair<'a>(shares: &[&'a Share], least_percent: f64) -> Option<(&'a Share, f64)> {
@@ -282,12 +282,12 @@ mod tests {
 
     #[test]
     fn a_share_is_judged_by_how_long_its_worker_lived() {
-        let (fair, late, starved) = (share(100_000, 1000), share(10_000, 200), share(500, 1000));
+        let (fair, late, starved) = (share(100_000, 1000), share(25_000, 500), share(500, 1000));
         assert!(unfair(&[&fair, &fair, &late], 1.0).is_none());
         let (worst, percent) = unfair(&[&fair, &fair, &starved], 1.0).expect("below 1 %");
         assert_eq!(worst.ops, 500);
         assert!(percent < 1.0, "{percent}");
-        let newborn = share(0, 50);
+        let newborn = share(0, 499);
         assert!(unfair(&[&fair, &newborn], 1.0).is_none());
     }
 }

@@ -9,7 +9,7 @@ use super::value;
 pub struct LoadConfig {
     /// `seed`: of every random choice.
     pub seed: u64,
-    /// `duration`: of the traffic, both phases together.
+    /// `duration`: of the traffic, both phases together. If the minima are not reached by then, the load goes on for as long again at most.
     pub duration_ns: u64,
     /// `contexts`: live contexts on each side.
     pub contexts: u32,

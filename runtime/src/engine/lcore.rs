@@ -75,6 +75,8 @@ impl<P: DataPath> Lcore<P> {
         self.core.stats.steps += 1;
         self.core.reclaim_budget_wrs = self.core.limits.reclaim_budget_wrs;
         let commands = self.take_commands();
+        // A kill is cordoned with what is in flight at its arrival.
+        self.reclaim_closing();
         let completions = self.poll_device();
         let timers = self.core.expire_timers();
         let services = self.run_services();
