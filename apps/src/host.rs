@@ -110,7 +110,7 @@ impl Host {
             let name = format!("engine {}", builder.name());
             let device = Check::new(fabric.device(SoftConfig::default())?);
             let ledger = device.ledger();
-            let mut engine = builder.seed(seed ^ at).build(device).context(name)?;
+            let mut engine = builder.build(device, seed ^ at).context(name)?;
             let lcore_clock = clock.clone();
             let started = engine.start(move || lcore_clock.now_ns());
             let running = started.with_context(|| format!("engine {}", engine.name()))?;

@@ -58,8 +58,8 @@
 //!     EngineBuilder::new(name, 1)
 //!         .memory(MemoryConfig { arena_bytes: 96 << 20, ..MemoryConfig::default() })
 //!         .peer(peer, &format!("local:{peer}"), 1)
-//!         .seed(name.len() as u128) // random bits in production
-//!         .build(fabric.device(SoftConfig::default())?)
+//!         // In production 128 random bits of the operating system's.
+//!         .build(fabric.device(SoftConfig::default())?, name.len() as u128)
 //!         .map_err(Box::<dyn std::error::Error>::from)
 //! };
 //! let (mut left, mut right) = (engine("left", "right")?, engine("right", "left")?);

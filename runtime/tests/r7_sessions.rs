@@ -248,8 +248,8 @@ fn r2_an_engine_that_is_dropped_is_lost_and_its_next_start_is_found() {
         "the next try"
     );
     let (device, _, _) = pair::judged::device(&fabric, Plan::default());
-    let builder = Part::quiet().builder("right", "left").seed(77);
-    let mut right = pair::side(builder, device);
+    let builder = Part::quiet().builder("right", "left");
+    let mut right = pair::started(builder, device, 77);
     for _ in 0..30_000 {
         now_ns += 1_000;
         left.step(now_ns);

@@ -70,6 +70,22 @@ const RING: usize = 1024;
 const FLUSHES: u16 = 32;
 
 /// What an engine is built from.
+///
+/// Each start has a seed of its own, so it is an argument of [`EngineBuilder::build`] and can't be forgotten:
+///
+/// ```compile_fail,E0061
+/// # use keyfence::EngineBuilder;
+/// # fn start<D: keyfence::pmd::Device>(device: D, seed: u128) {
+/// let _ = EngineBuilder::new("left", 1).build(device);
+/// # }
+/// ```
+///
+/// ```
+/// # use keyfence::EngineBuilder;
+/// # fn start<D: keyfence::pmd::Device>(device: D, seed: u128) {
+/// let _ = EngineBuilder::new("left", 1).build(device, seed);
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
     engine: EngineConfig,
@@ -77,7 +93,6 @@ pub struct EngineBuilder {
     limits: Limits,
     timeouts: Timeouts,
     peers: Vec<(String, String, u32)>,
-    seed: u128,
 }
 
 impl EngineBuilder {
@@ -95,7 +110,6 @@ impl EngineBuilder {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             peers: Vec::new(),
-            seed: 0,
         }
     }
 
@@ -120,7 +134,6 @@ impl EngineBuilder {
             limits: config.limits.clone(),
             timeouts: config.timeouts.clone(),
             peers: peers.collect(),
-            seed: 0,
         }
     }
 
@@ -173,18 +186,16 @@ impl EngineBuilder {
         self
     }
 
-    /// 128 bits that no other start of any engine has: its incarnation. Random in production, chosen in a test.
-    #[must_use]
-    pub fn seed(mut self, seed: u128) -> Self {
-        self.seed = seed;
-        self
-    }
-
     /// Builds the engine on a device: maps and registers memory, opens the lcores' paths, listens.
+    ///
+    /// `seed` is 128 bits that no other start of any engine has: the engine's [`Incarnation`], by which a peer knows it from its earlier starts,
+    /// and the source of its random choices (R8: the first tags of its keys). Take it from the operating system's random source at each start; a
+    /// test chooses it, and then has the same run each time. There is no default: two starts with one seed are the same engine to a peer.
     ///
     /// # Errors
     /// [`BuildError`] says what was short or wrong, and by how much.
-    pub fn build<D: Device>(self, device: D) -> Result<Engine<D>, BuildError> {
+    pub fn build<D: Device>(self, device: D, seed: u128) -> Result<Engine<D>, BuildError> {
+        let incarnation = Incarnation(seed);
         let lcores = self.check(&device)?;
         let device = keyfence_mempool::sync::Arc::new(device);
         let lanes = self.lanes_of_lcore() * u32::from(lcores);
@@ -210,6 +221,7 @@ impl EngineBuilder {
             let (death, died) = DeathNotice::new();
             ports.push(LcorePort::new(commands, report_end, shared.clone(), died));
             let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
+            core.incarnation = incarnation;
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
             cores.push(Some(Lcore {
@@ -231,10 +243,10 @@ impl EngineBuilder {
         }
         let identity = Identity {
             name: self.engine.name.clone(),
-            incarnation: Incarnation(self.seed),
+            incarnation,
             limits: share,
             pd,
-            tag_seed: self.seed as u64 ^ (self.seed >> 64) as u64,
+            tag_seed: seed as u64 ^ (seed >> 64) as u64,
         };
         let peers = Peers::new(self.peer_table(), lcores, slots, self.limits.lanes as u16);
         Ok(Engine {
@@ -361,7 +373,7 @@ impl EngineBuilder {
             lcore,
             lcores,
             engine_name: self.engine.name.clone(),
-            incarnation: Incarnation(self.seed),
+            incarnation: Incarnation(0),
             now_ns: 0,
             limits: limits.clone(),
             timeouts: self.timeouts.clone(),

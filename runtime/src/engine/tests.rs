@@ -30,7 +30,7 @@ fn engine() -> (Engine<SoftDevice>, Lcore<<SoftDevice as Device>::Path>) {
     let builder = EngineBuilder::new("only", 1)
         .memory(memory)
         .peer("other", "local:other", 1);
-    let mut engine = builder.build(device).unwrap();
+    let mut engine = builder.build(device, 7).unwrap();
     let lcore = engine.take_lcore(LcoreId(0)).unwrap();
     (engine, lcore)
 }

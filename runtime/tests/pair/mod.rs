@@ -122,7 +122,6 @@ pub fn builder(name: &str, peer: &str, lcores: u16) -> EngineBuilder {
         .limits(small_limits())
         .timeouts(Timeouts::default())
         .peer(peer, &format!("local:{peer}"), u32::from(lcores))
-        .seed(u128::from(name.len() as u64) << 64 | 7)
 }
 
 impl Pair<SoftDevice> {
@@ -138,9 +137,20 @@ impl Pair<SoftDevice> {
     }
 }
 
+/// The seed of an engine's first start.
+pub fn seed_of(name: &str) -> u128 {
+    u128::from(name.len() as u64) << 64 | 7
+}
+
 /// An engine with its lcores taken.
 pub fn side<D: Device>(builder: EngineBuilder, device: D) -> Side<D> {
-    let mut engine = builder.build(device).unwrap();
+    let seed = seed_of(builder.name());
+    started(builder, device, seed)
+}
+
+/// A start of an engine with a seed of its own.
+pub fn started<D: Device>(builder: EngineBuilder, device: D, seed: u128) -> Side<D> {
+    let mut engine = builder.build(device, seed).unwrap();
     let lcores = (0..engine.lcores() as u16)
         .map(|at| engine.take_lcore(LcoreId(at)).unwrap())
         .collect();

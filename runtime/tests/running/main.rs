@@ -37,7 +37,7 @@ fn engine(
     pair::builder(name, peer, 1)
         .cpus(cpus)
         .idle(idle)
-        .build(device)
+        .build(device, pair::seed_of(name))
         .unwrap()
 }
 
