@@ -52,13 +52,18 @@ impl fmt::Display for ContextId {
     }
 }
 
+/// A session with a peer, by this engine's own count: never repeated in the engine's life. The number that it agreed on with the peer for the
+/// wire may come again when the peer starts anew; this one doesn't (R12: what was had of an ended session names nothing of a later one).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u64);
+
 /// A context of a peer, as a look-up gave it. Good for one session with that peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteContext {
     /// The peer.
     pub peer: PeerId,
     /// The session in which it was looked up.
-    pub session: u32,
+    pub session: SessionId,
     /// Its name at the peer.
     pub id: ContextId,
 }

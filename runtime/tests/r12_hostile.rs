@@ -156,7 +156,7 @@ fn r12_messages_beyond_credit_are_dropped_and_those_within_are_not() {
 fn r12_frames_about_the_objects_of_others_change_nothing() {
     let mut duel = Duel::new(Part::quiet());
     let (owner, id) = open(&mut duel, "owner");
-    let session = duel.raw.lanes[0].session;
+    let session = duel.session();
     let holder = RemoteContext {
         peer: PeerId(0),
         session,
@@ -223,7 +223,7 @@ fn r12_a_key_opens_nothing_on_another_lane_or_beyond_its_range() {
     for beyond in [false, true] {
         let mut duel = Duel::new(Part::quiet());
         let (owner, _) = open(&mut duel, "owner");
-        let session = duel.raw.lanes[0].session;
+        let session = duel.session();
         let holder = RemoteContext {
             peer: PeerId(0),
             session,
@@ -392,7 +392,7 @@ fn some_frame(dice: &mut Dice, out: &mut [u8]) -> usize {
 /// Contexts that go on whatever the peer does: they grant, look up, write and close again.
 fn bustle(duel: &mut Duel, puppets: &[Puppet], dice: &mut Dice) {
     let puppet = &puppets[dice.below(puppets.len() as u64) as usize];
-    let session = duel.raw.lanes[0].session;
+    let session = duel.session();
     let slot = dice.below(16) as u16;
     let remote = RemoteContext {
         peer: PeerId(0),

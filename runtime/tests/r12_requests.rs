@@ -13,7 +13,7 @@ const GRANTS: usize = 64;
 fn holder(duel: &Duel) -> RemoteContext {
     RemoteContext {
         peer: PeerId(0),
-        session: duel.raw.lanes[0].session,
+        session: duel.session(),
         id: ContextId {
             lcore: LcoreId(0),
             slot: 2,

@@ -12,7 +12,7 @@ use pair::{Puppet, Slot};
 fn holder(duel: &Duel, slot: u16) -> RemoteContext {
     RemoteContext {
         peer: PeerId(0),
-        session: duel.raw.lanes[0].session,
+        session: duel.session(),
         id: ContextId {
             lcore: LcoreId(0),
             slot,

@@ -27,7 +27,7 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Duel {
 fn holder(duel: &Duel, slot: u16) -> RemoteContext {
     RemoteContext {
         peer: PeerId(0),
-        session: duel.raw.lanes[0].session,
+        session: duel.session(),
         id: ContextId {
             lcore: LcoreId(0),
             slot,

@@ -206,7 +206,7 @@ impl OpQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ContextId, LcoreId, PeerId};
+    use crate::ids::{ContextId, LcoreId, PeerId, SessionId};
 
     fn op(token: u64) -> Op {
         let id = ContextId {
@@ -221,7 +221,7 @@ mod tests {
             lane: LaneId(0),
             target: Target::Context(RemoteContext {
                 peer: PeerId(0),
-                session: 0,
+                session: SessionId(0),
                 id,
             }),
             ranges: [None; MAX_RANGES],

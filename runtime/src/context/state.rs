@@ -6,7 +6,7 @@ use keyfence_mempool::buf::BufId;
 
 use crate::context::quota::Quota;
 use crate::event::Event;
-use crate::ids::{ContextId, LaneId, LcoreId, RemoteContext};
+use crate::ids::{ContextId, LaneId, LcoreId, RemoteContext, SessionId};
 
 /// Remote contexts that a context is remembered to have to do with.
 const ACQUAINTANCES: usize = 64;
@@ -48,7 +48,7 @@ pub struct HeldMessage {
     /// The lane it came on.
     pub lane: LaneId,
     /// The lane's session: the lane's slot may have another one by the time the message is given back.
-    pub session: u32,
+    pub session: SessionId,
     /// Its buffer in the receive pool.
     pub id: BufId,
 }
@@ -59,7 +59,7 @@ pub struct HeldLanding {
     /// The lane it came on.
     pub lane: LaneId,
     /// The lane's session.
-    pub session: u32,
+    pub session: SessionId,
 }
 
 /// One context.

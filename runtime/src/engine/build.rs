@@ -23,7 +23,7 @@ use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
 use crate::grant::import::Imports;
 use crate::grant::table::Grants;
-use crate::ids::{Incarnation, LcoreId};
+use crate::ids::{Incarnation, LcoreId, SessionId};
 use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
 use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
 use crate::trace::Trace;
@@ -334,7 +334,8 @@ impl EngineBuilder {
             phase: PeerPhase::Apart { retry_ns: 0 },
             rest_until_ns: 0,
             was_up: false,
-            session: 0,
+            session: SessionId(0),
+            agreed_session: 0,
             incarnation: Incarnation(0),
             lcores: 0,
             contexts: 0,

@@ -98,8 +98,10 @@ pub(super) struct ControlSide<D> {
     pub events: VecDeque<EngineEvent>,
     pub all_closed: usize,
     pub identity: Identity,
-    /// Sessions begun by us.
-    pub sessions: u32,
+    /// Sessions so far, whoever began them.
+    pub sessions: u64,
+    /// The number for the wire that was last given to a session begun by us.
+    pub last_agreed: u32,
     /// Whether the engine is shutting down: no new session begins.
     pub parting: bool,
     /// Lanes whose peer was not there; tried again all together.
@@ -116,7 +118,8 @@ impl<D: Device> ControlSide<D> {
             peers,
             events: VecDeque::new(),
             all_closed: 0,
-            sessions: identity.incarnation.0 as u32,
+            sessions: 0,
+            last_agreed: identity.incarnation.0 as u32,
             identity,
             parting: false,
             try_again: Vec::new(),

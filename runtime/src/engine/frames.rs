@@ -187,7 +187,7 @@ impl Core {
                 wire::Role::Accepting
             },
             incarnation: self.incarnation,
-            session: entry.session,
+            session: entry.agreed_session,
             lane: entry.number,
             source_lcore: self.lcore,
             target_lcore: entry.peer_lcore,

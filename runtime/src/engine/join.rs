@@ -11,7 +11,7 @@ use crate::engine::lookup::LOOKUPS;
 use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase, name_hash};
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
-use crate::ids::{Incarnation, LaneId, LcoreId, PeerId};
+use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 use crate::lane::credits::ContextCredits;
 use crate::lane::{Lane, LaneSetup, LaneSizes};
 use crate::limits::Limits;
@@ -68,14 +68,12 @@ impl<D: Device> ControlSide<D> {
                 continue;
             }
             any = true;
-            self.sessions = self.sessions.wrapping_add(1).max(1);
-            let session = self.sessions;
+            self.last_agreed = self.last_agreed.wrapping_add(1).max(1);
+            self.begin_session(peer, self.last_agreed);
             let entry = self.peers.get_mut(peer);
-            entry.session = session;
             entry.rest_until_ns = now_ns.saturating_add(RETRY_NS);
             // Not known before the peer's first word.
             entry.lcores = 0;
-            entry.phase = PeerPhase::Joining;
             if self
                 .make_lane(peer, LcoreId(0), LcoreId(0), 0, LaneOrigin::Connecting)
                 .is_err()
@@ -84,6 +82,15 @@ impl<D: Device> ControlSide<D> {
             }
         }
         any
+    }
+
+    /// Gives the session a number that no earlier one of this engine had, whatever number both sides know it by.
+    fn begin_session(&mut self, peer: PeerId, agreed: u32) {
+        self.sessions += 1;
+        let entry = self.peers.get_mut(peer);
+        entry.session = SessionId(self.sessions);
+        entry.agreed_session = agreed;
+        entry.phase = PeerPhase::Joining;
     }
 
     fn connect_again(&mut self, now_ns: u64) -> bool {
@@ -145,6 +152,7 @@ impl<D: Device> ControlSide<D> {
                 qp,
                 peer,
                 session: self.peers.get(peer).session,
+                agreed_session: self.peers.get(peer).agreed_session,
                 number,
                 peer_lcore,
                 connecting: origin == LaneOrigin::Connecting,
@@ -240,20 +248,20 @@ impl<D: Device> ControlSide<D> {
         }
         let peer = self.peers.by_hash(private.name_hash.get())?;
         let incarnation = Incarnation(private.incarnation.get());
-        let entry = self.peers.get_mut(peer);
+        let entry = self.peers.get(peer);
         match entry.phase {
             PeerPhase::Apart { .. } => {
-                entry.session = private.session.get();
+                self.begin_session(peer, private.session.get());
+                let entry = self.peers.get_mut(peer);
                 entry.incarnation = incarnation;
                 entry.lcores = private.lcores.get();
                 entry.contexts = private.contexts.get().min(MAX_TABLE);
                 entry.grants = private.grants.get().min(MAX_TABLE);
-                entry.phase = PeerPhase::Joining;
                 Some(peer)
             }
             PeerPhase::Joining => {
-                let same =
-                    entry.session == private.session.get() && entry.incarnation == incarnation;
+                let same = entry.agreed_session == private.session.get()
+                    && entry.incarnation == incarnation;
                 same.then_some(peer)
             }
             // Both losses must have ended before a new session opens.
@@ -289,7 +297,7 @@ impl<D: Device> ControlSide<D> {
         let entry = self.peers.get_mut(record.peer);
         let fits = private.magic.get() == MAGIC
             && private.version.get() == VERSION
-            && private.session.get() == entry.session
+            && private.session.get() == entry.agreed_session
             && private.siblings.get() == self.peers.siblings
             && private.lcores.get() > 0;
         if !fits {
@@ -363,7 +371,7 @@ impl<D: Device> ControlSide<D> {
             siblings: self.peers.siblings.into(),
             lcores: self.peers.lcores.into(),
             reserved: 0.into(),
-            session: self.peers.get(record.peer).session.into(),
+            session: self.peers.get(record.peer).agreed_session.into(),
             contexts: limits.contexts.into(),
             grants: limits.grants.into(),
             name_hash: name_hash(&self.identity.name).into(),

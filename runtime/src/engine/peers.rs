@@ -2,7 +2,7 @@
 
 use keyfence_pmd::{QpId, RequestId, WindowId};
 
-use crate::ids::{Incarnation, LaneId, LcoreId, PeerId};
+use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 
 /// How a lane came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,9 @@ pub(super) struct Peer {
     /// Whether the session was announced.
     pub was_up: bool,
     /// The session, from its agreement to its end.
-    pub session: u32,
+    pub session: SessionId,
+    /// Its number as agreed.
+    pub agreed_session: u32,
     pub incarnation: Incarnation,
     /// Lcores of the peer, once known.
     pub lcores: u16,

@@ -6,7 +6,7 @@ use crate::context::state::{HeldLanding, HeldMessage, Phase};
 use crate::engine::complete::receive_id;
 use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
-use crate::ids::{ContextId, GrantId, LaneId, RemoteContext};
+use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
 use crate::lane::LanePhase;
 use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
 use crate::lane::queue::Answer;
@@ -122,7 +122,7 @@ impl Core {
     fn hello_came(&mut self, lane: LaneId, header: &Header, hello: &wire::Hello<'_>) {
         let cap = self.limits.lane_bytes_in_flight;
         let entry = self.lane_mut(lane);
-        let fits = hello.session == entry.session
+        let fits = hello.session == entry.agreed_session
             && hello.lane == entry.number
             && hello.source_lcore == entry.peer_lcore
             && hello.frame_bytes as usize >= MAX_CONTROL_BYTES
@@ -259,7 +259,7 @@ impl Core {
     }
 
     /// Gives the credit of one message back to its lane, if that is still the lane it came on.
-    fn consumed_one(&mut self, lane: LaneId, session: u32, context: u16) {
+    fn consumed_one(&mut self, lane: LaneId, session: SessionId, context: u16) {
         let entry = self.lanes[lane.0 as usize].as_deref_mut();
         let Some(entry) = entry.filter(|entry| entry.session == session && entry.is_sound()) else {
             return;

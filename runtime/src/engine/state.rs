@@ -18,7 +18,7 @@ use crate::engine::zero::Zeroing;
 use crate::event::Event;
 use crate::grant::import::Imports;
 use crate::grant::table::Grants;
-use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext};
+use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
 use crate::lane::Lane;
 use crate::limits::{Limits, PeerLimits};
 use crate::plant::{self, Plant};
@@ -67,7 +67,7 @@ pub struct PeerView {
     /// Its configured name.
     pub name: String,
     /// The session, while one stands.
-    pub session: Option<u32>,
+    pub session: Option<SessionId>,
     /// Lanes, by the peer's lcore and then by number.
     pub lanes: Vec<Vec<Option<LaneId>>>,
     /// Whether the session was announced to contexts.

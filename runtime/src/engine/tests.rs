@@ -11,7 +11,7 @@ use crate::config::{MemoryConfig, PoolConfig};
 use crate::engine::{Context, Engine, EngineBuilder, Lcore};
 use crate::event::{EngineEvent, Event};
 use crate::grant::table::Grant;
-use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext};
+use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
 use crate::reclaim::{self, ContextIx, KeyIx, KeyState, Scope};
 use crate::service::{Service, Work};
 
@@ -147,7 +147,7 @@ fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
         context: 0,
         holder: RemoteContext {
             peer: PeerId(0),
-            session: 1,
+            session: SessionId(1),
             id,
         },
         lane: LaneId(0),

@@ -11,7 +11,7 @@ use keyfence_pmd::{QpId, ReceiveRequest, Rkey, Window, WorkRequest};
 
 use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
-use crate::ids::{Epoch, LcoreId, PeerId};
+use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
 use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
 use crate::lane::inflight::Inflight;
 use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
@@ -110,7 +110,9 @@ pub struct LaneSetup {
     /// The peer.
     pub peer: PeerId,
     /// The session.
-    pub session: u32,
+    pub session: SessionId,
+    /// The session's number as agreed with the peer, which frames carry.
+    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
@@ -131,7 +133,9 @@ pub struct Lane {
     /// The peer.
     pub peer: PeerId,
     /// The session.
-    pub session: u32,
+    pub session: SessionId,
+    /// The session's number as agreed with the peer, which frames carry.
+    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
@@ -251,6 +255,7 @@ impl Lane {
             qp: setup.qp,
             peer: setup.peer,
             session: setup.session,
+            agreed_session: setup.agreed_session,
             number: setup.number,
             peer_lcore: setup.peer_lcore,
             connecting: setup.connecting,

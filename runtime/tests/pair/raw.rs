@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use keyfence::EngineEvent;
-use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId};
+use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId, SessionId};
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice, SoftPath};
 use keyfence::pmd::*;
 use keyfence::wire::{self, Frame, Header, Hello, List, Name, Role};
@@ -343,6 +343,11 @@ impl Duel {
             self.step();
         }
         panic!("not done in 100000 steps: {:?}", self.side.lcores);
+    }
+
+    /// The engine's first session, by its own count.
+    pub fn session(&self) -> SessionId {
+        SessionId(1)
     }
 
     pub fn fabric(&self) -> &Fabric {

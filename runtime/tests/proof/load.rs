@@ -1,6 +1,6 @@
 //! Contexts that do a million of everything. They keep what they share in statics: nothing here allocates or locks.
 
-use keyfence::ids::{ContextId, GrantId, PeerId, RemoteContext};
+use keyfence::ids::{ContextId, GrantId, PeerId, RemoteContext, SessionId};
 use keyfence::{Buf, Context, Event, Import, Lease, Local, OpKind, Rights, Service, Status, Work};
 use keyfence_mempool::sync::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -197,7 +197,7 @@ impl Victim {
         let [id, session] = [0, 1].map(|at: usize| BOARD.victim_to[at].load(Relaxed));
         RemoteContext {
             peer: PeerId(0),
-            session: session as u32,
+            session: SessionId(session),
             id: ContextId::from_bits(id),
         }
     }
@@ -229,7 +229,7 @@ impl Service for Victim {
                 .is_ok_and(|buf| cx.grant(&buf, 0..64, Rights::ALL, to, Lease::None).is_ok());
             if made && !BOARD.victim_ready.load(Relaxed) {
                 BOARD.victim_to[0].store(to.id.to_bits(), Relaxed);
-                BOARD.victim_to[1].store(to.session.into(), Relaxed);
+                BOARD.victim_to[1].store(to.session.0, Relaxed);
                 BOARD.victim_ready.store(true, Relaxed);
             }
         }
