@@ -46,6 +46,11 @@ impl<'a> Edit<'a> {
         Self { table, key, value }
     }
 
+    pub fn timeouts(key: &'a str, value: &'a str) -> Self {
+        let table = "[timeouts]";
+        Self { table, key, value }
+    }
+
     pub fn engines(key: &'a str, value: &'a str) -> Self {
         let table = "[[engine]]";
         Self { table, key, value }
@@ -59,6 +64,9 @@ pub fn loopback(edits: &[Edit<'_>]) -> LoadFile {
     // What a busy machine may miss. The seconds that a full run takes are for CI's own script.
     let always = [
         Edit::engines("lcores", "[0]"),
+        Edit::timeouts("fence", "\"5s\""),
+        Edit::timeouts("invalidate", "\"5s\""),
+        Edit::timeouts("shutdown", "\"20s\""),
         Edit::load("min_operations", "1_000"),
         Edit::load("min_reclaims", "1"),
         Edit::load("min_kills_with_ops_in_flight", "0"),

@@ -18,6 +18,10 @@ const TEND_BYTES: usize = 16 << 10;
 /// How long before a revoke the partner is told to be busy with the grant.
 const HOT_NS: u64 = 50_000;
 
+/// How long a holder looks at its sources when a grant was taken back with operations in flight: long enough for the owner to act on an
+/// answer that came too early.
+const RECHECK_NS: u64 = 200_000;
+
 /// How long a refused allocation or grant waits for its next try.
 const RETRY_NS: u64 = 500_000;
 
@@ -165,7 +169,7 @@ impl Worker {
         tended
     }
 
-    fn note_scan(&mut self, range: &Range<u64>, scanned: u64, changed: u64, reused: bool) {
+    fn note_scan(&self, range: &Range<u64>, scanned: u64, changed: u64, reused: bool) {
         let mut tally = self.board.sides[self.side].tally();
         tally.bytes_scanned += scanned;
         tally.reuses += u64::from(reused && scanned > 0);
@@ -189,15 +193,23 @@ impl Worker {
             return false;
         }
         self.recheck_ns = None;
-        for at in 0..self.cells.len() {
-            let cell = &self.cells[at];
+        let until_ns = self.board.clock.now_ns() + RECHECK_NS;
+        loop {
+            self.scan_sources();
+            if self.board.clock.now_ns() >= until_ns {
+                return true;
+            }
+        }
+    }
+
+    fn scan_sources(&self) {
+        for cell in &self.cells {
             if cell.role == Role::Source && cell.state == State::Ready {
                 let changed = cell.words.changed(&cell.buf.dma(), 0..cell.len);
                 let range = cell.addresses();
                 self.note_scan(&range, range.end - range.start, changed, false);
             }
         }
-        true
     }
 
     /// Opens what is ready to the partner.
