@@ -171,7 +171,7 @@ impl<'a> Driver<'a> {
         };
         if is_short(self) {
             self.progress
-                .stage("flat out, until the minima are reached", duration_ns);
+                .stage("short of the minima, flat out", duration_ns);
         }
         while is_short(self) {
             let now_ns = self.scene.board.clock.now_ns();
