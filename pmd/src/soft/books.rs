@@ -8,10 +8,10 @@ use keyfence_mempool::sync::Ordering;
 
 use super::arenas::{ArenaBooks, ArenaRef};
 use super::config::SoftConfig;
-use super::datapath::Attach;
+use super::datapath::{Attach, Returned};
 use super::device::Shared;
-use super::endpoint::{Endpoint, QpFlags};
-use super::link::{Link, Side};
+use super::endpoint::QpFlags;
+use super::link::{End, Link, Side};
 use crate::error::ControlError;
 use crate::ids::{PdId, QpId, RegionId, RequestId, WindowId};
 
@@ -93,14 +93,14 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct LcoreRecord {
     pub(crate) attach: Producer<Attach>,
-    pub(crate) released: Consumer<Box<Endpoint>>,
+    pub(crate) returned: Consumer<Returned>,
 }
 
 /// The other ends of those rings.
 #[derive(Debug)]
 pub(crate) struct LcoreRings {
     pub(crate) attach: Consumer<Attach>,
-    pub(crate) released: Producer<Box<Endpoint>>,
+    pub(crate) returned: Producer<Returned>,
 }
 
 /// Indexes of the key table with the generation of their next owner. The one that was free longest is taken first, so that a key's
@@ -152,58 +152,93 @@ impl Books {
         self.qps.get_mut(&qp).ok_or(ControlError::NoSuchQp(qp))
     }
 
+    /// The queue pair, if it still is as `accept` left it.
+    pub(crate) fn accepting(&mut self, qp: QpId) -> Result<&mut QpRecord, ControlError> {
+        self.in_state(qp, "being accepted")
+    }
+
     /// The queue pair, if it can begin to connect or to accept.
     pub(crate) fn unconnected(&mut self, qp: QpId) -> Result<&mut QpRecord, ControlError> {
+        self.in_state(qp, "unconnected")
+    }
+
+    fn in_state(&mut self, qp: QpId, wanted: &'static str) -> Result<&mut QpRecord, ControlError> {
         let record = self.qp(qp)?;
         let state = record.state_name();
-        if state != "unconnected" {
-            return Err(ControlError::WrongState {
-                qp,
-                state,
-                wanted: "unconnected",
-            });
+        if state != wanted {
+            return Err(ControlError::WrongState { qp, state, wanted });
         }
         Ok(record)
     }
 
-    /// Hands a link's end to the queue pair's path.
-    pub(crate) fn connect(&mut self, qp: QpId, link: &Arc<Link>, side: Side) {
+    /// Hands a link's end to the queue pair's path. What comes back is to be dropped without the lock.
+    #[must_use]
+    pub(crate) fn connect(
+        &mut self,
+        qp: QpId,
+        (link, side): (&Arc<Link>, Side),
+        end: Box<End>,
+    ) -> Vec<Returned> {
         let record = self.qps.get_mut(&qp).expect("the caller has looked it up");
         record.state = QpState::Connected;
         record.link = Some((Arc::clone(link), side));
+        // Between the caller's look and this its path may have put it in error.
         if record.flags.failed.load(Ordering::Acquire) {
             link.mark_error(side);
         }
         let lcore = record.lcore;
-        self.attach(lcore, Attach::Connect(qp, Box::new(link.end(side))));
+        self.attach(lcore, Attach::Connect(qp, end))
     }
 
-    /// The ring has two places for every queue pair there can be, and each uses two in its life; a path empties it before it releases one.
-    pub(crate) fn attach(&mut self, lcore: usize, attach: Attach) {
+    /// Hands something to a path, and takes back what the path has done with; that is to be dropped without the lock.
+    ///
+    /// With N queue pairs at a time the way in holds 3 N: a path empties it before it releases a queue pair, so those destroyed since were
+    /// released before and add one late end each, N at most, and those that exist add two each. The way back holds 4 N: it is emptied
+    /// here, so it holds the endpoints of queue pairs that are released and not destroyed, and ends that were on their way in.
+    #[must_use]
+    pub(crate) fn attach(&mut self, lcore: usize, attach: Attach) -> Vec<Returned> {
+        let returned = self.take_back(lcore);
         let record = self.lcores[lcore]
             .as_mut()
             .expect("a queue pair's lcore is open");
-        if !record.attach.is_closed() {
-            let pushed = record.attach.push(attach);
-            assert!(pushed.is_ok(), "more queue pairs attached than exist");
-        }
+        let pushed = record.attach.push(attach);
+        assert!(pushed.is_ok(), "more queue pairs attached than exist");
+        returned
     }
 
-    /// Opens a lcore; its rings have room for every queue pair there can be.
+    /// What a path has handed back; to be dropped without the lock.
+    #[must_use]
+    pub(crate) fn take_back(&mut self, lcore: usize) -> Vec<Returned> {
+        let record = self.lcores[lcore].as_mut();
+        let ring = &mut record.expect("a queue pair's lcore is open").returned;
+        std::iter::from_fn(|| ring.pop()).collect()
+    }
+
+    /// No queue pair of this lcore is polled any more: each is in error, attached or not.
+    pub(crate) fn path_is_gone(&mut self, lcore: usize) {
+        let records = self.qps.values().filter(|record| record.lcore == lcore);
+        records.for_each(QpRecord::fail);
+    }
+
+    /// Opens a lcore.
     pub(crate) fn open_lcore(&mut self, lcore: usize, max_qps: u32) -> LcoreRings {
         let qps = max_qps as usize;
-        let (attach_in, attach) = spsc::ring(2 * qps);
-        let (released, released_out) = spsc::ring(qps);
+        let (attach_in, attach) = spsc::ring(3 * qps);
+        let (returned, returned_out) = spsc::ring(4 * qps);
         self.lcores[lcore] = Some(LcoreRecord {
             attach: attach_in,
-            released: released_out,
+            returned: returned_out,
         });
-        LcoreRings { attach, released }
+        LcoreRings { attach, returned }
     }
 }
 
 impl QpRecord {
     pub(crate) fn state_name(&self) -> &'static str {
+        // A released one is in error, too.
+        if self.flags.released.load(Ordering::Acquire) {
+            return "released";
+        }
         if self.flags.failed.load(Ordering::Acquire) {
             return "in error";
         }
@@ -213,6 +248,11 @@ impl QpRecord {
             QpState::Accepting => "being accepted",
             QpState::Connected => "connected",
         }
+    }
+
+    /// Whether it waits for the answer to this attempt. In error or released it waits for nothing any more.
+    pub(crate) fn waits_for(&self, attempt: u64) -> bool {
+        self.state == QpState::Connecting(attempt) && self.state_name() == "connecting"
     }
 
     /// The queue pair goes to error: its path learns it by the flag, its peer by the link.

@@ -64,22 +64,31 @@ impl Shared {
             books.requests.remove(&request).expect("just seen")
         };
         let peer = request.from.upgrade();
-        let connected = peer.is_some_and(|peer| peer.accepted(&request, private));
+        if peer.is_some_and(|peer| peer.accepted(&request, private)) {
+            return self.finish_accept(&request, qp);
+        }
+        if let Ok(record) = self.books().qp(qp) {
+            record.state = QpState::Unconnected;
+        }
+        Err(ControlError::Unreachable(request.address))
+    }
+
+    /// The peer's side stands. Ours may have come to its end meanwhile: then the peer finds it in error.
+    fn finish_accept(&self, request: &Request, qp: QpId) -> Result<(), ControlError> {
+        let link = (&request.link, Side::Acceptor);
+        // Made and freed without the lock.
+        let end = Box::new(link.0.end(link.1));
+        let returned;
         let mut books = self.books();
-        let record = books.qp(qp);
-        if !connected {
-            if let Ok(record) = record {
-                record.state = QpState::Unconnected;
-            }
-            return Err(ControlError::Unreachable(request.address));
-        }
-        if let Err(gone) = record {
+        if let Err(over) = books.accepting(qp) {
             request.link.mark_error(Side::Acceptor);
-            return Err(gone);
+            return Err(over);
         }
-        books.connect(qp, &request.link, Side::Acceptor);
+        returned = books.connect(qp, link, end);
         let private = Vec::new();
         self.push_event(ControlEvent::Connected { qp, private });
+        drop(books);
+        drop(returned);
         Ok(())
     }
 
@@ -127,23 +136,28 @@ impl Shared {
 
     /// The peer accepts. Whether the queue pair still waits for that.
     fn accepted(&self, request: &Request, private: &[u8]) -> bool {
+        let link = (&request.link, Side::Connector);
+        // Made and freed without the lock.
+        let end = Box::new(link.0.end(link.1));
+        let returned;
         let mut books = self.books();
-        let waits = books
-            .qp(request.qp)
-            .is_ok_and(|record| record.state == QpState::Connecting(request.attempt));
-        if waits && !books.closed {
-            books.connect(request.qp, &request.link, Side::Connector);
-            let (qp, private) = (request.qp, private.to_vec());
-            self.push_event(ControlEvent::Connected { qp, private });
-            return true;
+        let qp = books.qp(request.qp);
+        let waits = qp.is_ok_and(|record| record.waits_for(request.attempt));
+        if !waits || books.closed {
+            return false;
         }
-        false
+        returned = books.connect(request.qp, link, end);
+        let (qp, private) = (request.qp, private.to_vec());
+        self.push_event(ControlEvent::Connected { qp, private });
+        drop(books);
+        drop(returned);
+        true
     }
 
     fn stop_connecting(&self, qp: QpId, attempt: u64) -> bool {
         let mut books = self.books();
         match books.qp(qp) {
-            Ok(record) if record.state == QpState::Connecting(attempt) => {
+            Ok(record) if record.waits_for(attempt) => {
                 record.state = QpState::Unconnected;
                 true
             }

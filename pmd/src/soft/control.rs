@@ -145,18 +145,15 @@ impl Control for SoftDevice {
             lcore
         };
         shared.wait_for_lcores([lcore])?;
-        let mut ended = Vec::new();
-        let mut books = shared.books();
-        if let Some(record) = &mut books.lcores[lcore] {
-            while let Some(endpoint) = record.released.pop() {
-                ended.push(endpoint);
-            }
-        }
-        books.qps.remove(&qp).ok_or(ControlError::NoSuchQp(qp))?;
-        books.qp_slots.give_back(qp);
         // Freed without the lock.
+        let (returned, record);
+        let mut books = shared.books();
+        returned = books.take_back(lcore);
+        record = books.qps.remove(&qp).ok_or(ControlError::NoSuchQp(qp))?;
+        books.qp_slots.give_back(qp);
         drop(books);
-        drop(ended);
+        shared.forget_events(qp);
+        drop((returned, record));
         Ok(())
     }
 
@@ -246,6 +243,30 @@ impl Shared {
 
     fn create_qp(&self, config: &QpConfig) -> Result<QpId, ControlError> {
         let lcore = usize::from(config.lcore.0);
+        let flags = StdArc::new(QpFlags {
+            failed: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+        });
+        let qp = self.enter_qp(config, StdArc::clone(&flags))?;
+        // The queues take megabytes if they are deep: made and freed without the lock.
+        let max_bytes = self.config.max_operation_bytes;
+        let endpoint = Box::new(Endpoint::new(qp, config, max_bytes, flags));
+        let returned;
+        let mut books = self.books();
+        if self.is_path_gone(lcore) {
+            books.qps.remove(&qp);
+            books.qp_slots.give_back(qp);
+            return Err(ControlError::NoSuchLcore(config.lcore));
+        }
+        returned = books.attach(lcore, Attach::Qp(endpoint));
+        drop(books);
+        drop(returned);
+        Ok(qp)
+    }
+
+    /// Gives out a number. Its record keeps the protection domain; nobody else knows the number yet.
+    fn enter_qp(&self, config: &QpConfig, flags: StdArc<QpFlags>) -> Result<QpId, ControlError> {
+        let lcore = usize::from(config.lcore.0);
         let mut books = self.books();
         books.check_pd(config.pd)?;
         let is_open = books.lcores.get(lcore).is_some_and(Option::is_some);
@@ -253,12 +274,6 @@ impl Shared {
             return Err(ControlError::NoSuchLcore(config.lcore));
         }
         let qp = books.qp_slots.take()?;
-        let flags = StdArc::new(QpFlags {
-            failed: AtomicBool::new(false),
-            released: AtomicBool::new(false),
-        });
-        let max_bytes = self.config.max_operation_bytes;
-        let endpoint = Endpoint::new(qp, config, max_bytes, StdArc::clone(&flags));
         let record = QpRecord {
             pd: config.pd,
             lcore,
@@ -267,7 +282,6 @@ impl Shared {
             link: None,
         };
         books.qps.insert(qp, record);
-        books.attach(lcore, Attach::Qp(Box::new(endpoint)));
         Ok(qp)
     }
 }

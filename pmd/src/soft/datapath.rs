@@ -26,6 +26,8 @@ pub(crate) const VISIT_BYTES: usize = 64 * 1024;
 const POLL_BYTES: usize = 256 * 1024;
 /// Queue pairs that one poll visits at most.
 const POLL_QPS: usize = 64;
+/// Bytes that a request which is begun counts for at least, so that binds, invalidations and small messages are bounded, too.
+pub(crate) const REQUEST_COST_BYTES: usize = 1024;
 
 /// What a control call hands to a path.
 #[derive(Debug)]
@@ -34,13 +36,27 @@ pub(crate) enum Attach {
     Connect(QpId, Box<End>),
 }
 
+/// What a path hands back: its memory is freed on the control side, since a path frees none and a segment's end enters the kernel.
+#[derive(Debug)]
+pub(crate) enum Returned {
+    Endpoint {
+        _freed: Box<Endpoint>,
+    },
+    /// It came after the release of its queue pair.
+    End {
+        _freed: Box<End>,
+    },
+}
+
 /// The poll path of one lcore of a [`SoftDevice`](super::SoftDevice).
 ///
 /// One `poll_burst` visits up to 64 queue pairs in turn, begins where the last one stopped, and visits no further one once 256 KiB have been
-/// moved. A visit takes up to 16 answers, sends what there is room for, and executes up to 16 requests or slices, each of the three
-/// until it has moved 64 KiB; so a poll moves less than 640 KiB. A `post_burst` sends at once what there is room for, less than 128 KiB.
+/// moved. A visit takes up to 16 answers, begins what requests there is room for, and executes up to 16 requests or slices of the peer's, each of
+/// the three until it has moved 64 KiB; so a poll moves less than 640 KiB. A `post_burst` takes in what it is given as far as the queue
+/// has room, copies inline bytes, and begins what there is room for, less than 128 KiB. A request that is begun, a bind and an
+/// invalidation too, counts for 1 KiB at least, so a post begins 64 at most, and so does a visit. The others wait in the queue for the next poll.
 ///
-/// Dropping the path moves its queue pairs to error and releases them.
+/// Dropping the path moves its queue pairs to error and releases them. Unlike a step it takes the lock of the control calls.
 #[derive(Debug)]
 pub struct SoftPath {
     shared: Arc<Shared>,
@@ -52,7 +68,7 @@ pub struct SoftPath {
 struct Queues {
     arenas: PathArenas,
     attach: Consumer<Attach>,
-    released: Producer<Box<Endpoint>>,
+    returned: Producer<Returned>,
     /// By the slot of a queue pair's number.
     endpoints: Box<[Option<Box<Endpoint>>]>,
     /// Slots in use, in the order of visits; capacity for all.
@@ -84,7 +100,7 @@ impl SoftPath {
             queues: Queues {
                 arenas,
                 attach: rings.attach,
-                released: rings.released,
+                returned: rings.returned,
                 endpoints: (0..slots).map(|_| None).collect(),
                 order: Vec::with_capacity(slots),
                 next: 0,
@@ -142,10 +158,14 @@ impl DataPath for SoftPath {
 
 impl Drop for SoftPath {
     fn drop(&mut self) {
+        // Under the lock, so that nothing is attached behind this last look and every call from now on finds the path gone: a queue pair
+        // that nobody polls must be in error, or its peer would wait for it for ever.
+        let mut books = self.shared.books_of_the_dying();
         self.queues.take_attached(&self.shared);
         for endpoint in self.queues.endpoints.iter_mut().flatten() {
             endpoint.abandon();
         }
+        books.path_is_gone(self.lcore);
         self.shared.path_gone[self.lcore].store(true, Ordering::Release);
     }
 }
@@ -165,13 +185,11 @@ impl Queues {
                     self.endpoints[slot] = Some(endpoint);
                     self.order.push(slot);
                 }
-                Attach::Connect(qp, end) => {
-                    // Released meanwhile: the control side tells the peer when it destroys.
-                    let endpoint = self.endpoints[shared.slot(qp)].as_mut();
-                    if let Some(endpoint) = endpoint.filter(|endpoint| endpoint.id == qp) {
-                        endpoint.connect(end);
-                    }
-                }
+                Attach::Connect(qp, end) => match &mut self.endpoints[shared.slot(qp)] {
+                    Some(endpoint) if endpoint.id == qp => endpoint.connect(end),
+                    // Released meanwhile, so the peer knows that the queue pair is in error.
+                    _ => self.give_back(Returned::End { _freed: end }),
+                },
             }
         }
     }
@@ -203,9 +221,13 @@ impl Queues {
         let mut endpoint = self.endpoints[slot].take().expect("just seen");
         endpoint.abandon();
         self.order.retain(|used| *used != slot);
-        // A control call frees its memory. The ring has a place for every queue pair.
-        let handed_over = self.released.push(endpoint);
-        assert!(handed_over.is_ok(), "more queue pairs released than exist");
+        self.give_back(Returned::Endpoint { _freed: endpoint });
+    }
+
+    /// The ring has room for all that there can be, see [`Books::attach`](super::books::Books::attach).
+    fn give_back(&mut self, returned: Returned) {
+        let handed_over = self.returned.push(returned);
+        assert!(handed_over.is_ok(), "more handed back than was handed in");
     }
 }
 
@@ -221,5 +243,52 @@ impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Control, Device, QpConfig};
+    use crate::ids::LcoreId;
+    use crate::soft::config::SoftConfig;
+    use crate::soft::fabric::Fabric;
+    use crate::soft::link::{Link, Side};
+
+    /// An `accept` can pass the release of its queue pair by: then its end comes to a path that has no use for it.
+    #[test]
+    fn an_end_that_comes_after_the_release_is_freed_by_the_control_side() {
+        let config = SoftConfig {
+            max_qps: 1,
+            ..SoftConfig::TEST_MIN
+        };
+        let device = Fabric::new().device(config).unwrap();
+        let mut path = device.open_path(LcoreId(0)).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        for round in 0..8 {
+            let qp = QpConfig {
+                pd,
+                lcore: LcoreId(0),
+                send_depth: 1,
+                receive_depth: 1,
+                max_sge: 1,
+                max_inline_bytes: 0,
+            };
+            let qp = device.create_qp(&qp).unwrap();
+            path.release_qp(qp);
+            let link = Arc::new(Link::map(8, 64 << 10).unwrap());
+            let end = Box::new(link.end(Side::Acceptor));
+            let late = Attach::Connect(qp, end);
+            let released = device.shared().books().attach(0, late);
+            let is_endpoint = |of: &&Returned| matches!(of, Returned::Endpoint { .. });
+            assert_eq!(released.iter().filter(is_endpoint).count(), 1);
+            // Only sometimes does the path look before the queue pair is destroyed and its slot given to another.
+            if round % 4 == 0 {
+                path.poll_burst(&mut []);
+                let returned = device.shared().books().take_back(0);
+                assert!(matches!(returned[..], [Returned::End { .. }]));
+            }
+            device.destroy_qp(qp).unwrap();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A software adapter: what its control calls and its paths share.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfence_mempool::sync::{AtomicBool, Ordering};
 
@@ -110,12 +110,25 @@ impl Shared {
         self.books.lock().expect("no call panics with this lock")
     }
 
+    /// The books for a path that is dropped, perhaps by a panic.
+    pub(crate) fn books_of_the_dying(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn push_event(&self, event: ControlEvent) {
         self.lock_events().push_back(event);
     }
 
     pub(crate) fn pop_event(&self) -> Option<ControlEvent> {
         self.lock_events().pop_front()
+    }
+
+    /// Nobody is told anything more of a queue pair that is destroyed.
+    pub(crate) fn forget_events(&self, gone: QpId) {
+        self.lock_events().retain(|event| match event {
+            ControlEvent::Connected { qp, .. } | ControlEvent::Rejected { qp, .. } => *qp != gone,
+            ControlEvent::ConnectRequest { .. } => true,
+        });
     }
 
     /// The place of a queue pair in a path's table.

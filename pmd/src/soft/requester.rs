@@ -1,5 +1,6 @@
 //! The requester of a queue pair: takes work, sends it in order, executes binds and invalidations in their turn.
 
+use super::datapath::REQUEST_COST_BYTES;
 use super::link::End;
 use super::memory::Memory;
 use super::outgoing::{Slice, Source, chunk_bytes, message, put_slice, question};
@@ -60,7 +61,7 @@ impl Requester {
         }
     }
 
-    /// Takes a prefix of `work` and sends what there is room for.
+    /// Takes a prefix of `work` and begins what there is room and budget for.
     pub(crate) fn post(
         &mut self,
         memory: &mut Memory<'_>,
@@ -98,7 +99,9 @@ impl Requester {
     pub(crate) fn pump(&mut self, memory: &mut Memory<'_>, end: &mut End) {
         while self.queue.is_waiting() && !self.halted {
             let number = self.queue.sent;
+            let moved = memory.moved;
             let attempt = match self.queue.flight(number).phase {
+                _ if memory.budget == 0 => return,
                 Phase::Queued => self.attempt(memory, &mut end.requests_out, number),
                 // An inline request that was refused at the post.
                 failed => Attempt::Over(failed),
@@ -106,6 +109,7 @@ impl Requester {
             let Attempt::Over(phase) = attempt else {
                 return;
             };
+            memory.spend(REQUEST_COST_BYTES.saturating_sub(memory.moved - moved));
             self.queue.flight(number).phase = phase;
             if matches!(phase, Phase::Failed(_)) {
                 self.halted = true;
@@ -162,6 +166,7 @@ impl Requester {
         flight.phase = Phase::Sent { end: out.written() };
         flight.number = self.wire;
         self.wire += 1;
+        memory.spend(REQUEST_COST_BYTES.saturating_sub(bytes));
         self.queue.add(flight);
         self.queue.sent += 1;
         true
