@@ -185,7 +185,24 @@ pub enum SubmitError {
     /// No session stands with the target's engine.
     #[error("no session stands with the target's engine; look its context up again after PeerUp")]
     NoSession,
+    /// The receiver of the message, or of the notice behind a write with immediate, has not given back as many as it takes at a time. Other
+    /// targets are not concerned. [`Event::Writable`](crate::Event::Writable) tells when it takes more.
+    #[error(
+        "the target has {messages} messages that it has not given back, as many as it takes at a time; wait for Event::Writable"
+    )]
+    NoCredit {
+        /// What the target takes at a time on a lane: `limits.context.messages` of its engine.
+        messages: u32,
+    },
     /// A limit: wait for completions. [`Event::Writable`](crate::Event::Writable) tells when there is room.
     #[error(transparent)]
     Limit(#[from] LimitError),
+}
+
+impl SubmitError {
+    /// Whether the same call may succeed later: there is no room now, and [`Event::Writable`](crate::Event::Writable) will tell when there is.
+    #[must_use]
+    pub const fn is_back_pressure(&self) -> bool {
+        matches!(self, Self::NoCredit { .. } | Self::Limit(_))
+    }
 }

@@ -112,7 +112,7 @@ pub enum Event {
         /// The context.
         context: Option<RemoteContext>,
     },
-    /// There is room again after a refused submission.
+    /// There is room again after a refused submission. Said once for all refusals before it; another context may be quicker.
     Writable,
     /// A context of a peer is gone, its memory proven ended but for what the peer says is in quarantine. Sends to it end as `ContextGone`.
     ContextGone {

@@ -85,12 +85,14 @@ fn submit(cx: &mut Context<'_>, import: &Import, to: RemoteContext, number: u64)
 
 /// Bursts of every length, each waited for, against one depth; with grants that come and go beside them.
 fn bursts(depth: u32, receive_depth: u32) {
-    let limits = Limits {
+    let mut limits = Limits {
         send_depth: depth,
         receive_depth,
         windows: 4,
         ..small_limits()
     };
+    // The receiver takes a whole burst: what is short is the lane.
+    limits.context.messages = depth;
     let Scene {
         mut pair,
         holder,

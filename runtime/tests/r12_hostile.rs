@@ -119,6 +119,18 @@ fn r12_a_grant_of_a_context_that_can_not_be_is_refused() {
             .iter()
             .any(|event| matches!(event, Event::Completed(done) if done.status == Status::Ok))
     });
+    // Its owner is said to be gone, and the grant stands: the notice goes to nobody, least of all to a successor.
+    let gone = Frame::ContextGone(gone(NOBODY.slot));
+    duel.raw.send(lane, &header, &gone);
+    duel.steps(20);
+    puppet.act(move |cx| {
+        let buf = cx.alloc(8).unwrap();
+        let local = [Local::prefix(&buf, 0)];
+        let refused = cx.write_with_immediate(&import, 0, &local, 1, 9);
+        assert_eq!(refused, Err(keyfence::SubmitError::ContextGone));
+    });
+    duel.steps(20);
+    assert_eq!(duel.side.stat("services_panicked"), 0);
 }
 
 #[test]

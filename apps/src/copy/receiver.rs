@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use keyfence::ids::{GrantId, PeerId, RemoteContext};
 use keyfence::pmd::wrap::check::Ledger;
-use keyfence::{Buf, Context, Event, GrantError, Lease, Rights, Service, SubmitError, Work};
+use keyfence::{Buf, Context, Event, GrantError, Lease, Rights, Service, Work};
 use keyfence_mempool::sync::{Arc, Ordering};
 
 use super::board::{Board, Side};
@@ -226,7 +226,7 @@ impl Receiver {
                     self.news.pop_front();
                     any = true;
                 }
-                Err(SubmitError::Limit(_)) => return any,
+                Err(why) if why.is_back_pressure() => return any,
                 Err(_) => {
                     self.forget_sender();
                     return any;

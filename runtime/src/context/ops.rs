@@ -3,7 +3,7 @@
 use keyfence_mempool::buf::BufId;
 use keyfence_pmd::Rkey;
 
-use crate::ids::{LaneId, RemoteContext};
+use crate::ids::{ContextId, LaneId, RemoteContext};
 use crate::op::{OpKind, Status};
 
 /// No operation.
@@ -85,6 +85,17 @@ pub struct Op {
     pub value: u64,
     /// The next in its queue.
     pub next: u32,
+}
+
+impl Op {
+    /// The remote context of whose messages it takes one: it gets a message, or the notice behind a write.
+    pub fn receiver(&self) -> Option<ContextId> {
+        match (self.kind, self.target) {
+            (_, Target::Context(to)) => Some(to.id),
+            (OpKind::WriteImmediate, Target::Memory { owner, .. }) => Some(owner.id),
+            _ => None,
+        }
+    }
 }
 
 /// The slab of one lcore.

@@ -87,6 +87,8 @@ pub struct ContextState {
     pub landed: VecDeque<HeldLanding>,
     /// Whether a submission was refused since the last `Writable`.
     pub wants_writable: bool,
+    /// Whether a `Writable` is among `events`: a second one would say nothing more.
+    pub writable_untold: bool,
     /// Whether it stands in the lcore's list of those that wait for room which all share.
     pub wants_room: bool,
     /// Whether its service waits for an event.
@@ -204,6 +206,7 @@ impl Contexts {
             events_limit: events,
             landed: VecDeque::with_capacity(messages),
             wants_writable: false,
+            writable_untold: false,
             wants_room: false,
             waits: false,
             ready: false,
@@ -260,6 +263,7 @@ impl Contexts {
         context.events.clear();
         context.landed.clear();
         context.wants_writable = false;
+        context.writable_untold = false;
         context.waits = false;
         self.free.push(slot);
     }

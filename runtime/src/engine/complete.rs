@@ -133,6 +133,10 @@ impl Core {
 
     /// Decides the end of an operation of which nothing more will be posted; it ends now, or when what is posted has ended.
     pub(super) fn end_unposted(&mut self, slot: u32, fate: Status) {
+        let before = *self.ops.get(slot);
+        if before.stage == Stage::Queued {
+            self.give_credit_back(&before);
+        }
         let op = self.ops.get_mut(slot);
         op.stage = Stage::Posted;
         let untouched = op.posted_bytes == 0 && op.in_flight == 0;
@@ -176,7 +180,7 @@ impl Core {
         };
         self.tell(op.context, Event::Completed(done));
         if writable {
-            self.tell(op.context, Event::Writable);
+            self.tell_writable(op.context);
         }
         if self.contexts.get(op.context).free_when_at_rest {
             self.contexts.get_mut(op.context).free_when_at_rest = false;
@@ -193,7 +197,7 @@ impl Core {
             let context = self.contexts.get_mut(slot);
             context.wants_room = false;
             if context.is_live() && core::mem::take(&mut context.wants_writable) {
-                self.tell(slot, Event::Writable);
+                self.tell_writable(slot);
                 if !last {
                     return;
                 }

@@ -11,6 +11,7 @@ mod command;
 mod complete;
 mod context;
 mod control;
+mod credits;
 mod fence;
 mod flush;
 mod frames;

@@ -5,6 +5,7 @@ use keyfence_pmd::{Remote, Sge, SgeList, WorkId, WorkOp, WorkRequest};
 
 use crate::context::ops::{Op, Stage, Target};
 use crate::engine::state::Core;
+use crate::grant::import::ImportPhase;
 use crate::ids::LaneId;
 use crate::lane::LanePhase;
 use crate::lane::credits::Class;
@@ -27,7 +28,7 @@ enum Posted {
     All(u64),
     /// The lane is full: nobody can post.
     LaneFull,
-    /// The target takes no more messages for now.
+    /// The lane has no credit for a message of this context now.
     NoCredit,
 }
 
@@ -50,6 +51,7 @@ impl Core {
             self.pump_control(lane);
         }
         if self.lane(lane).is_up() {
+            self.tell_senders(lane);
             self.pump_closing(lane);
             if !self.request_waits_for_room(lane) {
                 self.pump_operations(lane);
@@ -81,6 +83,7 @@ impl Core {
     }
 
     fn pump_operations(&mut self, lane: LaneId) {
+        self.wake_starved(lane);
         for _ in 0..self.lane(lane).turns.len() {
             let Some(context) = self.lane_mut(lane).turns.pop() else {
                 return;
@@ -103,9 +106,11 @@ impl Core {
             let Some(op) = on_lane.queue.head() else {
                 on_lane.queued = false;
                 on_lane.leave_turn();
+                entry.end_promise(context);
                 return true;
             };
             if on_lane.turn_bytes <= 0 {
+                entry.end_promise(context);
                 entry.turns.push(context);
                 return true;
             }
@@ -122,6 +127,7 @@ impl Core {
                 Posted::NoCredit => {
                     let entry = self.lane_mut(lane);
                     entry.contexts[context as usize].leave_turn();
+                    entry.end_promise(context);
                     entry.starved.push(context);
                     return true;
                 }
@@ -133,7 +139,7 @@ impl Core {
     fn post_part(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
         let op = *self.ops.get(slot);
         if let Some(fate) = self.fate_before_posting(lane, &op) {
-            self.leave_queue(lane, context, slot);
+            self.pop_queue(lane, context, slot);
             self.end_unposted(slot, fate);
             return Posted::All(0);
         }
@@ -154,27 +160,28 @@ impl Core {
         if op.fate.is_some() {
             return op.fate;
         }
-        match op.target {
-            Target::Memory { import, .. } => {
-                let live = self.imports.at(import).phase == crate::grant::import::ImportPhase::Live;
-                (!live).then_some(Status::Revoked)
-            }
-            Target::Context(to) => {
-                let known = &self.lane(lane).peer_contexts[to.id.slot as usize];
-                known
-                    .is_gone(to.id.generation)
-                    .then_some(Status::ContextGone)
-            }
+        if let Target::Memory { import, .. } = op.target
+            && self.imports.at(import).phase != ImportPhase::Live
+        {
+            return Some(Status::Revoked);
         }
+        let to = op.receiver()?;
+        let known = &self.lane(lane).peer_contexts[to.slot as usize];
+        known.is_gone(to.generation).then_some(Status::ContextGone)
     }
 
+    /// All of an operation is posted.
     fn leave_queue(&mut self, lane: LaneId, context: u16, slot: u32) {
+        self.pop_queue(lane, context, slot);
+        self.ops.get_mut(slot).stage = Stage::Posted;
+    }
+
+    fn pop_queue(&mut self, lane: LaneId, context: u16, slot: u32) {
         let entry = self.lanes[lane.0 as usize]
             .as_deref_mut()
             .expect("the lane being pumped exists");
         let popped = entry.contexts[context as usize].queue.pop(&mut self.ops);
         assert_eq!(popped, Some(slot), "the head of the queue is being posted");
-        self.ops.get_mut(slot).stage = Stage::Posted;
     }
 
     fn post_message(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
@@ -184,7 +191,7 @@ impl Core {
         if !self.has_room_for(lane, op.bytes) {
             return Posted::LaneFull;
         }
-        if !self.spend_message_credit(lane, to.id.slot, to.id.generation) {
+        if !self.spend_message_credit(lane, context, to.id) {
             return Posted::NoCredit;
         }
         let header = self.header(lane, context, to.id.slot, to.id.generation);
@@ -222,7 +229,7 @@ impl Core {
         let Target::Memory { import, owner, .. } = op.target else {
             unreachable!("a write goes to memory");
         };
-        if !self.spend_message_credit(lane, owner.id.slot, owner.id.generation) {
+        if !self.spend_message_credit(lane, context, owner.id) {
             return Posted::NoCredit;
         }
         let frame = crate::wire::Frame::Landed {
@@ -342,24 +349,6 @@ impl Core {
     fn former_value_sge(&self, slot: u32) -> SgeList {
         let address = self.memory.arena.address() + self.op_slot(slot) as u64;
         SgeList::one(Sge::new(address, 8, self.memory.lkey))
-    }
-
-    fn spend_message_credit(&mut self, lane: LaneId, slot: u16, generation: u32) -> bool {
-        let entry = self.lane_mut(lane);
-        let initial = entry.peer_messages;
-        if !entry
-            .credits
-            .allows(Class::Message, entry.peer_receive_depth)
-        {
-            return false;
-        }
-        let known = entry.peer_contexts[slot as usize].for_generation(generation, initial);
-        if !known.has_room() {
-            return false;
-        }
-        known.spend();
-        entry.credits.spend();
-        true
     }
 
     /// The header of a frame from a context here to one of the peer. Every frame tells the peer our posted receives.

@@ -102,7 +102,7 @@ impl Core {
                 for limit in limits.iter() {
                     self.context_credit(lane, &limit);
                 }
-                self.lane_mut(lane).wake_starved();
+                self.tell_senders(lane);
             }
             Frame::ContextGone(gone) => self.context_gone(lane, gone),
             Frame::Landed {
@@ -149,11 +149,8 @@ impl Core {
 
     fn take_lane_credit(&mut self, lane: LaneId, credit: u32) {
         let entry = self.lane_mut(lane);
-        let had = entry.credits.room();
         if !entry.credits.raise(credit, entry.peer_receive_depth) {
             self.stats.frames_refused += 1;
-        } else if had == 0 || self.lane(lane).credits.room() > had {
-            self.lane_mut(lane).wake_starved();
         }
     }
 
@@ -250,6 +247,7 @@ impl Core {
     pub(super) fn next_event(&mut self, slot: u16) -> Option<Event> {
         let context = self.contexts.get_mut(slot);
         let event = context.events.pop_front()?;
+        context.writable_untold &= !matches!(event, Event::Writable);
         if matches!(event, Event::Landed { .. }) {
             let landing = context.landed.pop_front();
             let HeldLanding { lane, session } = landing.expect("each Landed has its lane");
@@ -287,7 +285,9 @@ impl Core {
         let most = entry.peer_messages;
         let known = entry.peer_contexts.get_mut(limit.context.slot as usize);
         let taken = known.filter(|known| known.generation == limit.context.generation);
-        if !taken.is_some_and(|known| known.raise(limit.limit, most)) {
+        if taken.is_some_and(|known| known.raise(limit.limit, most)) {
+            entry.room_again(limit.context.slot);
+        } else {
             self.stats.frames_refused += 1;
         }
     }
@@ -321,8 +321,8 @@ impl Core {
                     continue;
                 }
                 known.for_generation(remote.id.generation, initial).gone = true;
+                entry.room_again(remote.id.slot);
             }
-            entry.wake_starved();
         }
         if let Some(met) = met {
             self.tell_acquaintances(remote, met, gone);

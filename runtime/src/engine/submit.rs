@@ -205,8 +205,7 @@ impl Context<'_> {
                 remedy: "write to a grant, or send several messages",
             });
         }
-        let known = self.core.lane(lane).peer_contexts.get(to.id.slot as usize);
-        if known.is_none_or(|known| known.is_gone(to.id.generation)) {
+        if to.id.slot as usize >= self.core.lane(lane).peer_contexts.len() {
             return Err(SubmitError::ContextGone);
         }
         let draft = Draft::new(OpKind::Send, token);
@@ -323,32 +322,34 @@ impl Context<'_> {
         if bytes > most {
             return Err(SubmitError::TooLarge { len: bytes, most });
         }
+        let op = Op {
+            context: self.slot,
+            token: draft.token,
+            kind: draft.kind,
+            lane,
+            target,
+            ranges,
+            bytes,
+            posted_bytes: 0,
+            done_bytes: 0,
+            in_flight: 0,
+            stage: Stage::Queued,
+            fate: None,
+            argument: draft.argument,
+            value: draft.value,
+            next: NIL,
+        };
+        if let Some(to) = op.receiver() {
+            self.core.admit_message_to(lane, self.slot, to)?;
+        }
         if let Err(error) = self.core.admit_op(self.slot, bytes) {
             self.core.contexts.get_mut(self.slot).wants_writable = true;
             self.core.stats.submits_refused += 1;
             return Err(error.into());
         }
-        let op = self
-            .core
-            .ops
-            .insert(Op {
-                context: self.slot,
-                token: draft.token,
-                kind: draft.kind,
-                lane,
-                target,
-                ranges,
-                bytes,
-                posted_bytes: 0,
-                done_bytes: 0,
-                in_flight: 0,
-                stage: Stage::Queued,
-                fate: None,
-                argument: draft.argument,
-                value: draft.value,
-                next: NIL,
-            })
-            .expect("the lcore's gauge bounds the slab");
+        self.core.keep_credit(&op);
+        let inserted = self.core.ops.insert(op);
+        let op = inserted.expect("the lcore's gauge bounds the slab");
         self.core.hold_ranges(&ranges);
         if let Target::Memory { import, .. } = target {
             self.core.imports.at_mut(import).users += 1;

@@ -79,9 +79,14 @@ impl SendCredits {
         self.limit.wrapping_sub(self.sent)
     }
 
-    /// Whether one more frame of `class` may be sent to a peer that keeps `depth` receives posted.
+    /// Frames of `class` that may be sent to a peer that keeps `depth` receives posted.
+    pub fn room_for(&self, class: Class, depth: u32) -> u32 {
+        self.room().saturating_sub(class.leaves_receives(depth))
+    }
+
+    /// Whether one more of them may be sent.
     pub fn allows(&self, class: Class, depth: u32) -> bool {
-        self.room() > class.leaves_receives(depth)
+        self.room_for(class, depth) > 0
     }
 
     /// Takes one receive at the peer.
@@ -116,7 +121,23 @@ pub struct ContextCredits {
     pub gone: bool,
     /// The generation that contexts here have met and whose end they were not told. Kept with the first of the lanes between two lcores.
     pub met: Option<u32>,
+    /// Whether contexts here wait for room. Of the slot, whoever lives there.
+    pub senders: Senders,
     credits: SendCredits,
+    /// Messages submitted for it and not posted: each has its credit, so none ever waits for this context at the head of a queue.
+    reserved: u32,
+}
+
+/// Whether contexts here were refused for want of room at a remote one, and wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Senders {
+    /// None.
+    #[default]
+    None,
+    /// Some.
+    Waiting,
+    /// Some, and there may be room: it stands in the lane's list of those to look at, before this slot.
+    Due(Option<u16>),
 }
 
 impl ContextCredits {
@@ -133,7 +154,9 @@ impl ContextCredits {
                 generation,
                 gone: false,
                 met: self.met,
+                senders: self.senders,
                 credits: SendCredits::new(initial),
+                reserved: 0,
             };
         }
         self
@@ -147,14 +170,34 @@ impl ContextCredits {
         }
     }
 
-    /// Whether one more message may be sent.
-    pub fn has_room(&self) -> bool {
-        self.credits.room() > 0
+    /// Messages that may still be submitted for it.
+    pub fn room(&self) -> u32 {
+        self.credits.room().saturating_sub(self.reserved)
     }
 
-    /// Counts one message.
+    /// Keeps the credit of a message that is submitted now. The caller has seen that there is room.
+    pub fn reserve(&mut self) {
+        assert!(self.room() > 0, "a message is taken only with its credit");
+        self.reserved += 1;
+    }
+
+    /// Whether the credit that was kept for a message for `generation` is there. It is, unless the peer has made generations come round.
+    pub fn can_spend(&self, generation: u32) -> bool {
+        self.generation == generation && self.credits.room() > 0
+    }
+
+    /// Counts a message that is posted, with the credit that was kept for it.
     pub fn spend(&mut self) {
+        self.give_back(self.generation);
         self.credits.spend();
+    }
+
+    /// Gives back the credit of a message for `generation` that is never posted. A later generation has counters of its own.
+    pub fn give_back(&mut self, generation: u32) {
+        if self.generation == generation {
+            // Not an assertion: a peer that makes generations come round must not end us (R12).
+            self.reserved = self.reserved.saturating_sub(1);
+        }
     }
 
     /// Takes the peer's absolute limit; false if it is nonsense.
@@ -264,9 +307,26 @@ mod tests {
     #[test]
     fn a_new_generation_starts_afresh() {
         let mut credits = ContextCredits::default();
-        credits.for_generation(3, 1).spend();
-        assert!(!credits.has_room());
-        assert!(credits.for_generation(4, 1).has_room());
+        credits.for_generation(3, 1).reserve();
+        assert_eq!(credits.room(), 0);
+        assert_eq!(credits.for_generation(4, 1).room(), 1);
+        credits.give_back(3);
+        assert_eq!(credits.room(), 1, "what the last one had is gone with it");
+    }
+
+    #[test]
+    fn r7_a_kept_credit_is_spent_or_given_back() {
+        let mut credits = ContextCredits::default();
+        credits.for_generation(1, 2);
+        credits.reserve();
+        credits.reserve();
+        assert_eq!(credits.room(), 0);
+        credits.give_back(1);
+        assert_eq!(credits.room(), 1);
+        credits.spend();
+        assert_eq!(credits.room(), 1, "posted with the credit that it had");
+        assert!(credits.raise(3, 2));
+        assert_eq!(credits.room(), 2);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod credits;
 pub mod inflight;
 pub mod queue;
+pub mod senders;
 
 use std::collections::VecDeque;
 
@@ -12,9 +13,10 @@ use keyfence_pmd::{QpId, ReceiveRequest, Rkey, Window, WorkRequest};
 use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
 use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
-use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
+use crate::lane::credits::{Class, ContextCredits, ReceiveWindow, SendCredits};
 use crate::lane::inflight::Inflight;
 use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
+use crate::lane::senders::Refused;
 
 /// Where a lane is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub struct ContextOnLane {
     pub queued: bool,
     /// Bytes that it may still post in its turn; negative: what its last turn overran, owed by the next.
     pub turn_bytes: i64,
+    /// Credits of the lane that are kept for its messages, since it waited for them; it takes no others in this turn.
+    pub promised: Option<u32>,
     /// Own work requests posted and not proven executed.
     pub posted: u32,
     /// Messages for it.
@@ -168,8 +172,12 @@ pub struct Lane {
     pub empty_receives: Vec<u32>,
     /// Contexts with operations that may be posted.
     pub turns: TurnQueue,
-    /// Contexts whose oldest operation waits for a credit.
+    /// Contexts whose oldest operation waits for a credit of the lane.
     pub starved: TurnQueue,
+    /// Credits of the lane that are kept for contexts that waited and now stand among `turns`.
+    pub promised: u32,
+    /// Contexts whose messages were refused, and the remote ones that may take some again.
+    pub refused: Refused,
     /// Per context of this lcore.
     pub contexts: Box<[ContextOnLane]>,
     /// Per context of the peer's lcore.
@@ -246,6 +254,7 @@ impl Lane {
             queue: OpQueue::EMPTY,
             queued: false,
             turn_bytes: 0,
+            promised: None,
             posted: 0,
             window: ReceiveWindow::default(),
             window_generation: 0,
@@ -273,6 +282,8 @@ impl Lane {
             empty_receives: (0..receive_depth as u32).rev().collect(),
             turns: TurnQueue::new(contexts),
             starved: TurnQueue::new(contexts),
+            promised: 0,
+            refused: Refused::new(contexts),
             contexts: vec![on_lane; contexts].into_boxed_slice(),
             peer_contexts: Box::default(),
             peer_grants: Box::default(),
@@ -337,11 +348,42 @@ impl Lane {
         }
     }
 
-    /// Lets the contexts that waited for a credit try again.
-    pub fn wake_starved(&mut self) {
-        while let Some(context) = self.starved.pop() {
-            self.turns.push(context);
+    /// Lets the context that waited longest for a credit of the lane try again, with `credits` that nobody else takes.
+    pub fn wake_starved(&mut self, credits: u32) {
+        let context = self.starved.pop().expect("the caller saw it wait");
+        self.contexts[context as usize].promised = Some(credits);
+        self.promised += credits;
+        self.turns.push(context);
+    }
+
+    /// Takes back what is left of the credits that are kept for a context: its turn is over.
+    pub fn end_promise(&mut self, context: u16) {
+        let left = self.contexts[context as usize].promised.take();
+        self.promised -= left.unwrap_or(0);
+    }
+
+    /// Takes a credit of the lane for a message of `context`; false if there is none for it now.
+    pub fn spend_message_credit(&mut self, context: u16) -> bool {
+        let room = self
+            .credits
+            .room_for(Class::Message, self.peer_receive_depth);
+        match &mut self.contexts[context as usize].promised {
+            None if room > self.promised => {}
+            Some(left) if room > 0 && *left > 0 => {
+                *left -= 1;
+                self.promised -= 1;
+            }
+            _ => return false,
         }
+        self.credits.spend();
+        true
+    }
+
+    /// Credits of the lane for messages that are kept for nobody.
+    pub fn free_message_credits(&self) -> u32 {
+        let depth = self.peer_receive_depth;
+        let room = self.credits.room_for(Class::Message, depth);
+        room.saturating_sub(self.promised)
     }
 }
 
@@ -365,4 +407,58 @@ fn mix(seed: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> Lane {
+        let setup = LaneSetup {
+            qp: QpId(0),
+            peer: PeerId(0),
+            session: SessionId(0),
+            agreed_session: 0,
+            number: 0,
+            peer_lcore: LcoreId(0),
+            connecting: true,
+            windows: Vec::new(),
+            sizes: LaneSizes {
+                send_depth: 8,
+                receive_depth: 8,
+                contexts: 8,
+                fences: 1,
+                requests: 1,
+                lookups: 1,
+                answers: 1,
+            },
+        };
+        let mut lane = Lane::new(setup, 0);
+        lane.peer_receive_depth = 8;
+        lane
+    }
+
+    #[test]
+    fn r5_a_lanes_credit_is_kept_for_who_is_woken_by_it() {
+        let mut lane = lane();
+        for context in 0..4 {
+            lane.starved.push(context);
+        }
+        // Of eight receives four are left to the classes above.
+        lane.credits = SendCredits::new(4 + 3);
+        assert_eq!(lane.free_message_credits(), 3);
+        lane.wake_starved(1);
+        lane.wake_starved(2);
+        assert_eq!(lane.free_message_credits(), 0);
+        assert_eq!((lane.turns.len(), lane.starved.len()), (2, 2));
+        assert!(!lane.spend_message_credit(5), "others waited longer");
+        assert!(lane.spend_message_credit(0));
+        assert!(!lane.spend_message_credit(0), "the others are not its");
+        assert!(lane.spend_message_credit(1));
+        // The other one it has no use for.
+        lane.end_promise(1);
+        lane.end_promise(0);
+        assert!(lane.spend_message_credit(5));
+        assert_eq!((lane.promised, lane.free_message_credits()), (0, 0));
+    }
 }

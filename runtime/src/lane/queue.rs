@@ -43,6 +43,11 @@ impl TurnQueue {
     pub fn len(&self) -> usize {
         self.0.len()
     }
+
+    /// Those that wait, the next first.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        self.0.iter().copied()
+    }
 }
 
 /// A frame that asks for something. Encoded when it is posted, so that what it says is true then.

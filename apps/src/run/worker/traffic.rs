@@ -355,8 +355,9 @@ impl Worker {
     /// A submission that was refused: by a limit, or since its target is going, as an event says or will say.
     fn refused(&mut self, import: Option<ImportId>, error: &SubmitError) {
         match error {
+            why if why.is_back_pressure() => {}
             // The engine has begun to end this context.
-            SubmitError::Limit(_) | SubmitError::ContextClosed => {}
+            SubmitError::ContextClosed => {}
             SubmitError::ContextGone => self.lose_partner(),
             SubmitError::Revoked => {
                 let entry = self
