@@ -30,6 +30,12 @@ pub(crate) struct State {
     pub take: Option<usize>,
     /// Added to what a post says it took.
     pub boast: usize,
+    /// Added to what a poll says it wrote.
+    pub overstate: usize,
+    /// Calls that end something come too late.
+    pub late: bool,
+    /// What the next looks for events give.
+    pub events: VecDeque<ControlEvent>,
     /// Control calls that reached the device.
     pub calls: Vec<&'static str>,
     next: u32,
@@ -69,6 +75,19 @@ impl Script {
 }
 
 impl State {
+    /// The next object gets this number.
+    pub fn next_is(&mut self, number: u32) {
+        self.next = number - 1;
+    }
+
+    fn ended(&mut self, call: &'static str) -> Result<(), ControlError> {
+        self.called(call);
+        match self.late {
+            true => Err(ControlError::Late { waited_ns: 1 }),
+            false => Ok(()),
+        }
+    }
+
     fn called(&mut self, call: &'static str) -> u32 {
         self.calls.push(call);
         self.next += 1;
@@ -156,8 +175,7 @@ impl Control for ScriptDevice {
         })
     }
     fn deregister(&self, _: RegionId) -> Result<(), ControlError> {
-        self.script.state().called("deregister");
-        Ok(())
+        self.script.state().ended("deregister")
     }
     fn create_qp(&self, _: &QpConfig) -> Result<QpId, ControlError> {
         Ok(QpId(self.script.state().called("create_qp")))
@@ -179,15 +197,14 @@ impl Control for ScriptDevice {
         Ok(())
     }
     fn poll_event(&self) -> Option<ControlEvent> {
-        None
+        self.script.state().events.pop_front()
     }
     fn error_qp(&self, _: QpId) -> Result<(), ControlError> {
         self.script.state().called("error_qp");
         Ok(())
     }
     fn destroy_qp(&self, _: QpId) -> Result<(), ControlError> {
-        self.script.state().called("destroy_qp");
-        Ok(())
+        self.script.state().ended("destroy_qp")
     }
     fn alloc_window(&self, _: QpId) -> Result<Window, ControlError> {
         let number = self.script.state().called("alloc_window");
@@ -197,8 +214,7 @@ impl Control for ScriptDevice {
         })
     }
     fn dealloc_window(&self, _: WindowId) -> Result<(), ControlError> {
-        self.script.state().called("dealloc_window");
-        Ok(())
+        self.script.state().ended("dealloc_window")
     }
 }
 
@@ -232,7 +248,7 @@ impl DataPath for ScriptPath {
         for (slot, completion) in done.iter_mut().zip(state.completions.drain(..count)) {
             *slot = completion;
         }
-        count
+        count + state.overstate
     }
     fn release_qp(&mut self, _: QpId) {
         self.script.state().called("release_qp");

@@ -2,7 +2,8 @@
 
 use keyfence_mempool::sync::{AtomicU64, Ordering, fence, spin_loop};
 
-use crate::ids::{Rkey, WindowId, WorkId};
+use crate::CompletionKind;
+use crate::ids::{RegionId, Rkey, WindowId, WorkId};
 use crate::work::{MAX_SGE, ReceiveRequest, Remote, Rights, WorkOp, WorkRequest};
 
 /// What a request in the books is.
@@ -54,6 +55,7 @@ impl OpenOp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BindRecord {
     pub window: WindowId,
+    pub region: RegionId,
     pub rkey: Rkey,
     pub address: u64,
     pub len: u64,
@@ -87,6 +89,7 @@ const REMOTE_LEN: usize = 2 * MAX_SGE + 1;
 const BIND_ADDRESS: usize = 0;
 const BIND_LEN: usize = 1;
 const BIND_NAMES: usize = 2;
+const BIND_REGION: usize = 3;
 
 /// One request. The owner of the queue writes, anybody reads; the control side may set [`Entry::end_key`] alone.
 pub(super) struct Entry {
@@ -212,6 +215,7 @@ impl Snapshot {
     pub fn bind(&self) -> Option<BindRecord> {
         (self.op() == OpenOp::Bind && self.meta & KEY_OVER == 0).then(|| BindRecord {
             window: WindowId((self.words[BIND_NAMES] >> 32) as u32),
+            region: RegionId(self.words[BIND_REGION] as u32),
             rkey: Rkey(self.words[BIND_NAMES] as u32),
             address: self.words[BIND_ADDRESS],
             len: self.words[BIND_LEN],
@@ -232,6 +236,21 @@ impl Snapshot {
     /// The peer's range that this accesses, as (address, bytes).
     pub fn remote(&self) -> (u64, u64) {
         (self.words[REMOTE_ADDRESS], self.words[REMOTE_LEN])
+    }
+
+    /// Whether it is a write or read of no bytes.
+    pub fn is_empty_access(&self) -> bool {
+        matches!(self.op(), OpenOp::Write | OpenOp::Read) && self.remote().1 == 0
+    }
+
+    /// Whether a success may name this many bytes.
+    pub fn can_move(&self, kind: CompletionKind, bytes: u32) -> bool {
+        let local: u64 = self.local().map(|(_, len)| len).sum();
+        match kind {
+            CompletionKind::Read => u64::from(bytes) == local,
+            CompletionKind::Receive => u64::from(bytes) <= local,
+            _ => true,
+        }
     }
 
     /// The local ranges that the device may touch, as (address, bytes).
@@ -263,12 +282,13 @@ fn encode(work: &WorkRequest) -> (OpenOp, [u64; WORDS], u8) {
     let op = match work.op {
         WorkOp::Bind {
             window,
+            region,
             address,
             len,
             rights,
             rkey,
-            ..
         } => {
+            words[BIND_REGION] = region.0.into();
             words[BIND_ADDRESS] = address;
             words[BIND_LEN] = len;
             words[BIND_NAMES] = u64::from(window.0) << 32 | u64::from(rkey.0);

@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
-use keyfence_mempool::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence, spin_loop};
+use keyfence_mempool::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence, spin_loop,
+};
 
 use super::entry::{BindRecord, decode_rights, encode_rights};
-use crate::ids::{QpId, Rkey, WindowId};
+use crate::ids::{QpId, RegionId, Rkey, WindowId};
 
 /// A window's key as the books have it: bound with success, and not proven ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +42,21 @@ struct KeyCell {
     address: AtomicU64,
     len: AtomicU64,
     window_rights: AtomicU64,
+    region: AtomicU64,
+    /// The window with this index and its queue pair, written by the control side before anybody can bind it.
+    owner: AtomicU64,
+    /// A `dealloc_window` was called for that window.
+    deallocating: AtomicBool,
+}
+
+/// What the table says of a bind that was confirmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Confirmed {
+    pub record: KeyRecord,
+    /// No other key of the window was live.
+    pub was_free: bool,
+    /// It is the window's index, on the window's queue pair.
+    pub is_owners: bool,
 }
 
 // The state word: a version that changes at each bind, above phase bits. No bit: free.
@@ -64,20 +81,18 @@ impl KeyTable {
         }
     }
 
-    /// Makes room for a window's index. Called by the control side before the window's first bind.
-    pub fn make_room(&self, rkey: Rkey) {
+    /// Gives a window its index. Called by the control side before the window's first bind.
+    pub fn admit(&self, window: WindowId, rkey: Rkey, qp: QpId) {
         let leaf = rkey.index() as usize >> LEAF_BITS;
-        self.leaves[leaf].get_or_init(|| Box::new(Leaf::new()));
+        let cells = self.leaves[leaf].get_or_init(|| Box::new(Leaf::new()));
+        let cell = &cells.cells[rkey.index() as usize & (LEAF_CELLS - 1)];
+        cell.deallocating.store(false, Ordering::Relaxed);
+        cell.owner.store(owner(window, qp), Ordering::Release);
         self.leaf_end.fetch_max(leaf + 1, Ordering::AcqRel);
     }
 
-    /// Takes over a bind that was confirmed. `None` if the index belongs to no window; else whether the cell was free, and the record.
-    pub fn set_live(
-        &self,
-        qp: QpId,
-        bind: &BindRecord,
-        invalidating: bool,
-    ) -> Option<(bool, KeyRecord)> {
+    /// Takes over a bind that was confirmed. `None` if the index belongs to no window.
+    pub fn set_live(&self, qp: QpId, bind: &BindRecord, invalidating: bool) -> Option<Confirmed> {
         let (leaf, at) = self.find(bind.rkey)?;
         let cell = &leaf.cells[at];
         let was = cell.state.load(Ordering::Acquire);
@@ -92,16 +107,44 @@ impl KeyTable {
             bind: *bind,
             version,
         };
-        Some((free, record))
+        Some(Confirmed {
+            record,
+            was_free: free,
+            is_owners: cell.owner.load(Ordering::Acquire) == owner(bind.window, qp),
+        })
     }
 
-    /// Notes that an invalidation of this key is posted.
-    pub fn note_invalidate(&self, rkey: Rkey) -> InvalidateNote {
+    /// Notes that a `dealloc_window` is under way: from now on the device may have ended the key before the books know.
+    pub fn note_dealloc(&self, rkey: Rkey) {
+        if let Some((leaf, at)) = self.find(rkey) {
+            leaf.cells[at].deallocating.store(true, Ordering::Release);
+        }
+    }
+
+    /// The queue pair that this key is live on.
+    pub fn holder(&self, rkey: Rkey) -> Option<QpId> {
+        let (leaf, at) = self.find(rkey)?;
+        let record = leaf.cells[at].read()?;
+        (record.bind.rkey == rkey).then_some(record.qp)
+    }
+
+    /// A key that is bound to this region, and that nobody has begun to end.
+    pub fn bound_to(&self, region: RegionId) -> Option<KeyRecord> {
+        self.live().find(|record| {
+            let cell = self.find(record.bind.rkey);
+            let cell = cell.map(|(leaf, at)| &leaf.cells[at]);
+            record.bind.region == region && cell.is_some_and(|cell| !cell.is_ending(record.version))
+        })
+    }
+
+    /// Notes that an invalidation of this key is posted on `qp`.
+    pub fn note_invalidate(&self, rkey: Rkey, qp: QpId) -> InvalidateNote {
         let Some((leaf, at)) = self.find(rkey) else {
             return InvalidateNote::NotBound;
         };
         let cell = &leaf.cells[at];
-        if !cell.holds(rkey) {
+        let here = cell.read();
+        if !here.is_some_and(|record| record.bind.rkey == rkey && record.qp == qp) {
             return InvalidateNote::NotBound;
         }
         if cell.state.fetch_or(INVALIDATING, Ordering::AcqRel) & INVALIDATING != 0 {
@@ -192,6 +235,9 @@ impl KeyCell {
             address: AtomicU64::new(0),
             len: AtomicU64::new(0),
             window_rights: AtomicU64::new(0),
+            region: AtomicU64::new(0),
+            owner: AtomicU64::new(u64::MAX),
+            deallocating: AtomicBool::new(false),
         }
     }
 
@@ -208,12 +254,20 @@ impl KeyCell {
         let rights = u64::from(encode_rights(bind.rights));
         self.window_rights
             .store(u64::from(bind.window.0) << 32 | rights, Ordering::Relaxed);
+        self.region.store(bind.region.0.into(), Ordering::Relaxed);
         let flags = if invalidating {
             LIVE | INVALIDATING
         } else {
             LIVE
         };
         self.state.store(version | flags, Ordering::Release);
+    }
+
+    /// Whether the device may have ended this bind, or has.
+    fn is_ending(&self, version: u64) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        let invalidating = state & INVALIDATING != 0 || state >> VERSION_SHIFT != version;
+        invalidating || self.deallocating.load(Ordering::Acquire)
     }
 
     fn holds(&self, rkey: Rkey) -> bool {
@@ -230,6 +284,7 @@ impl KeyCell {
             let address = self.address.load(Ordering::Relaxed);
             let len = self.len.load(Ordering::Relaxed);
             let window_rights = self.window_rights.load(Ordering::Relaxed);
+            let region = self.region.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
             if state & WRITING != 0 || self.state.load(Ordering::Relaxed) != state {
                 spin_loop();
@@ -237,6 +292,7 @@ impl KeyCell {
             }
             let bind = BindRecord {
                 window: WindowId((window_rights >> 32) as u32),
+                region: RegionId(region as u32),
                 rkey: Rkey(qp_rkey as u32),
                 address,
                 len,
@@ -249,4 +305,8 @@ impl KeyCell {
             });
         }
     }
+}
+
+const fn owner(window: WindowId, qp: QpId) -> u64 {
+    (window.0 as u64) << 32 | qp.0 as u64
 }

@@ -12,7 +12,7 @@ use super::keys::{KeyRecord, KeyTable};
 use super::queue::QpBook;
 use super::violation::{Findings, Party, Report, Violation};
 use crate::device::Window;
-use crate::ids::{QpId, RegionId, Rkey, WindowId, WorkId};
+use crate::ids::{PdId, QpId, RegionId, Rkey, WindowId, WorkId};
 use crate::work::Rights;
 
 /// The books of one device: every key it may still honour, and every request that is not proven ended. Shared; every query may be
@@ -29,10 +29,22 @@ pub struct Ledger {
 #[derive(Default)]
 pub(super) struct ControlBook {
     pub qps: Vec<Arc<QpBook>>,
+    /// Queue pairs that were destroyed, and as the how many-th.
+    pub gone: BTreeMap<QpId, u64>,
     pub windows: BTreeMap<WindowId, (Rkey, QpId)>,
     /// The indexes of those windows' keys.
     pub indexes: BTreeSet<u32>,
-    pub regions: BTreeMap<RegionId, LiveKey>,
+    pub regions: BTreeMap<RegionId, RegionBook>,
+}
+
+/// A registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RegionBook {
+    pub pd: PdId,
+    /// Its own key, if that opens something.
+    pub key: Option<LiveKey>,
+    /// A `deregister` is under way.
+    pub ending: bool,
 }
 
 /// A key that the device may honour.
@@ -188,11 +200,25 @@ impl Ledger {
             }
         });
         self.keys.live().map(LiveKey::from).for_each(&mut *visit);
-        self.control().regions.values().copied().for_each(visit);
+        let control = self.control();
+        let regions = control.regions.values();
+        regions.filter_map(|region| region.key).for_each(visit);
     }
 }
 
 impl ControlBook {
+    pub fn book(&self, qp: QpId) -> Option<&Arc<QpBook>> {
+        self.qps.iter().find(|book| book.qp == qp)
+    }
+
+    /// Whether something in this domain stands, and nobody has begun to end it.
+    pub fn uses(&self, pd: PdId) -> bool {
+        let mut regions = self.regions.values();
+        let mut qps = self.qps.iter();
+        regions.any(|region| region.pd == pd && !region.ending)
+            || qps.any(|book| book.pd == pd && !book.is_ending())
+    }
+
     pub fn enter_window(&mut self, window: &Window, qp: QpId) {
         self.windows.insert(window.id, (window.rkey, qp));
         self.indexes.insert(window.rkey.index());

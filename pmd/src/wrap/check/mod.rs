@@ -28,10 +28,11 @@ pub use ledger::{Ledger, LiveKey, OpenWork};
 pub use path::CheckPath;
 pub use violation::{Party, Report, Violation};
 
+use self::ledger::RegionBook;
 use self::queue::QpBook;
 use crate::device::{Access, Caps, Control, ControlEvent, Device, QpConfig, Region, Window};
 use crate::error::{ControlError, OpenPathError};
-use crate::ids::{LcoreId, PdId, QpId, RegionId, RequestId, WindowId};
+use crate::ids::{LcoreId, PdId, QpId, RegionId, RequestId, Rkey, WindowId};
 use crate::work::Rights;
 
 /// A device with an oracle around it.
@@ -96,7 +97,7 @@ impl<D: Device> Check<D> {
     fn enter_qp(&self, qp: QpId, config: &QpConfig, door: &mut Door) {
         let book = Arc::new(QpBook::new(qp, config));
         let mut control = self.ledger.control();
-        if control.qps.iter().any(|known| known.qp == qp) {
+        if control.book(qp).is_some() || control.gone.contains_key(&qp) {
             let findings = &self.ledger.findings;
             findings.report(Violation::NameReused, qp, u64::from(qp.0));
         }
@@ -108,11 +109,11 @@ impl<D: Device> Check<D> {
     /// Enters a new window. Its number may still be in the books for the moment between the device's and the checker's end of a
     /// `dealloc_window` on another thread.
     fn enter_window(&self, qp: QpId, window: &Window) {
-        self.ledger.keys.make_room(window.rkey);
         for _ in 0..REUSE_PATIENCE {
             let mut control = self.ledger.control();
             let taken = control.indexes.contains(&window.rkey.index());
             if !taken && !control.windows.contains_key(&window.id) {
+                self.ledger.keys.admit(window.id, window.rkey, qp);
                 control.enter_window(window, qp);
                 return;
             }
@@ -121,11 +122,50 @@ impl<D: Device> Check<D> {
         }
         let findings = &self.ledger.findings;
         findings.report(Violation::NameReused, qp, u64::from(window.id.0));
+        self.ledger.keys.admit(window.id, window.rkey, qp);
         self.ledger.control().enter_window(window, qp);
+    }
+
+    /// Notes that somebody begins to connect a queue pair, or moves it to error.
+    fn begin(&self, qp: QpId) {
+        if let Some(book) = self.ledger.control().book(qp) {
+            book.begin();
+        }
+    }
+
+    fn report(&self, violation: Violation, qp: QpId, detail: u32) {
+        let detail = u64::from(detail);
+        self.ledger.findings.report(violation, qp, detail);
+    }
+
+    /// Before a window is ended: the caller must not have its invalidation under way.
+    fn judge_dealloc(&self, window: WindowId, rkey: Rkey, qp: QpId) {
+        let book = self.ledger.control().book(qp).map(Arc::clone);
+        if book.is_some_and(|book| book.is_invalidating(rkey)) {
+            self.report(Violation::DeallocInvalidating, qp, window.0);
+        }
+        self.ledger.keys.note_dealloc(rkey);
+    }
+
+    /// Judges an event that was polled when `gone` queue pairs had been destroyed.
+    fn judge_event(&self, event: &ControlEvent, gone: u64) {
+        let (ControlEvent::Connected { qp, .. } | ControlEvent::Rejected { qp, .. }) = *event
+        else {
+            return;
+        };
+        let control = self.ledger.control();
+        let late = control.gone.get(&qp).is_some_and(|at| *at <= gone);
+        let known = control.book(qp).is_some() || control.gone.contains_key(&qp);
+        drop(control);
+        if late || !known {
+            self.report(Violation::StrayEvent, qp, qp.0);
+        }
     }
 }
 
 const REUSE_PATIENCE: u32 = 1000;
+/// What a finding names that is about no queue pair.
+const NO_QP: QpId = QpId(u32::MAX);
 
 impl<D: Device> Control for Check<D> {
     fn caps(&self) -> &Caps {
@@ -137,7 +177,12 @@ impl<D: Device> Control for Check<D> {
     }
 
     fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError> {
-        self.inner.dealloc_pd(pd)
+        let used = self.ledger.control().uses(pd);
+        self.inner.dealloc_pd(pd)?;
+        if used && self.ledger.control().uses(pd) {
+            self.report(Violation::DomainEndedInUse, NO_QP, pd.0);
+        }
+        Ok(())
     }
 
     fn register(
@@ -148,26 +193,43 @@ impl<D: Device> Control for Check<D> {
         access: Access,
     ) -> Result<Region, ControlError> {
         let region = self.inner.register(pd, arena, range.clone(), access)?;
-        if access.remote != Rights::NONE {
-            let key = LiveKey {
-                rkey: region.rkey,
-                qp: None,
-                address: arena.address() + range.start as u64,
-                len: range.len() as u64,
-                rights: access.remote,
-                confirmed: true,
-            };
-            self.ledger.control().regions.insert(region.id, key);
+        let key = LiveKey {
+            rkey: region.rkey,
+            qp: None,
+            address: arena.address() + range.start as u64,
+            len: range.len() as u64,
+            rights: access.remote,
+            confirmed: true,
+        };
+        let book = RegionBook {
+            pd,
+            key: (access.remote != Rights::NONE).then_some(key),
+            ending: false,
+        };
+        let known = self.ledger.control().regions.insert(region.id, book);
+        if known.is_some_and(|known| !known.ending) {
+            self.report(Violation::NameReused, NO_QP, region.id.0);
         }
         Ok(region)
     }
 
     fn deregister(&self, region: RegionId) -> Result<(), ControlError> {
-        // Another thread may be given the number again between the device's end and ours; its key is then another one.
-        let key = self.ledger.control().regions.get(&region).copied();
-        self.inner.deregister(region)?;
+        if let Some(book) = self.ledger.control().regions.get_mut(&region) {
+            book.ending = true;
+        }
+        self.inner.deregister(region).inspect_err(|error| {
+            // Of one that is late nothing is certain any more.
+            let stands = matches!(error, ControlError::InUse { .. });
+            if let Some(book) = self.ledger.control().regions.get_mut(&region) {
+                book.ending = !stands;
+            }
+        })?;
+        if let Some(bound) = self.ledger.keys.bound_to(region) {
+            self.report(Violation::DeregisteredBound, bound.qp, region.0);
+        }
         let mut control = self.ledger.control();
-        if control.regions.get(&region).copied() == key {
+        // Another thread may be given the number again between the device's end and ours: that one is not ending.
+        if control.regions.get(&region).is_some_and(|book| book.ending) {
             control.regions.remove(&region);
         }
         Ok(())
@@ -191,10 +253,12 @@ impl<D: Device> Control for Check<D> {
     }
 
     fn start_connect(&self, qp: QpId, address: &str, private: &[u8]) -> Result<(), ControlError> {
+        self.begin(qp);
         self.inner.start_connect(qp, address, private)
     }
 
     fn accept(&self, request: RequestId, qp: QpId, private: &[u8]) -> Result<(), ControlError> {
+        self.begin(qp);
         self.inner.accept(request, qp, private)
     }
 
@@ -203,16 +267,29 @@ impl<D: Device> Control for Check<D> {
     }
 
     fn poll_event(&self) -> Option<ControlEvent> {
-        self.inner.poll_event()
+        let gone = self.ledger.control().gone.len() as u64;
+        let event = self.inner.poll_event()?;
+        self.judge_event(&event, gone);
+        Some(event)
     }
 
     fn error_qp(&self, qp: QpId) -> Result<(), ControlError> {
-        self.inner.error_qp(qp)
+        self.begin(qp);
+        self.inner.error_qp(qp)?;
+        if let Some(book) = self.ledger.control().book(qp) {
+            book.note_error();
+        }
+        Ok(())
     }
 
     fn destroy_qp(&self, qp: QpId) -> Result<(), ControlError> {
+        if let Some(book) = self.ledger.control().book(qp) {
+            book.note_ending();
+        }
         self.inner.destroy_qp(qp)?;
         let mut control = self.ledger.control();
+        let gone = control.gone.len() as u64 + 1;
+        control.gone.insert(qp, gone);
         let books = control.qps.iter();
         for book in books.filter(|book| book.qp == qp) {
             if !book.is_released() {
@@ -236,6 +313,10 @@ impl<D: Device> Control for Check<D> {
     }
 
     fn dealloc_window(&self, window: WindowId) -> Result<(), ControlError> {
+        let known = self.ledger.control().windows.get(&window).copied();
+        if let Some((rkey, qp)) = known {
+            self.judge_dealloc(window, rkey, qp);
+        }
         self.inner.dealloc_window(window)?;
         let mut control = self.ledger.control();
         let Some((rkey, qp)) = control.windows.get(&window).copied() else {

@@ -3,12 +3,13 @@
 use keyfence_mempool::ring::spsc;
 use keyfence_mempool::sync::Arc;
 
+use super::NO_QP;
 use super::entry::{OpenOp, Snapshot};
 use super::keys::InvalidateNote;
 use super::ledger::Ledger;
 use super::queue::{QpBook, Queue};
 use super::violation::Violation;
-use crate::completion::{Completion, CompletionKind};
+use crate::completion::{Completion, CompletionKind, WcStatus};
 use crate::device::DataPath;
 use crate::ids::{QpId, Rkey};
 use crate::work::{ReceiveRequest, WorkOp, WorkRequest};
@@ -24,8 +25,33 @@ pub struct CheckPath<P> {
 /// A queue pair of this lcore.
 struct Followed {
     book: Arc<QpBook>,
-    send_failed: bool,
-    receive_failed: bool,
+    send: Side,
+    receive: Side,
+}
+
+/// What is known of one of its queues.
+#[derive(Clone, Copy, Default)]
+struct Side {
+    failed: bool,
+    /// Requests from this number on were posted in error.
+    dead_from: Option<u64>,
+}
+
+impl Side {
+    /// Notes the end of a request, and names what is wrong about it.
+    fn judge(&mut self, number: u64, status: WcStatus) -> Option<Violation> {
+        let dead = self.dead_from.is_some_and(|from| number >= from);
+        let behind = self.failed;
+        self.failed |= status != WcStatus::Success;
+        match status {
+            WcStatus::Flushed => None,
+            WcStatus::Success if behind => Some(Violation::SuccessAfterFailure),
+            WcStatus::Success if dead => Some(Violation::SuccessInError),
+            WcStatus::Success => None,
+            _ if behind || dead => Some(Violation::NotFlushed),
+            _ => None,
+        }
+    }
 }
 
 impl<P: DataPath> CheckPath<P> {
@@ -51,8 +77,8 @@ impl<P: DataPath> CheckPath<P> {
             };
             self.followed.push(Followed {
                 book,
-                send_failed: false,
-                receive_failed: false,
+                send: Side::default(),
+                receive: Side::default(),
             });
         }
     }
@@ -84,7 +110,7 @@ impl<P: DataPath> CheckPath<P> {
 
     /// Marks the key of an invalidation that the device took.
     fn note_invalidate(&self, book: &QpBook, rkey: Rkey) {
-        let noted = match self.ledger.keys.note_invalidate(rkey) {
+        let noted = match self.ledger.keys.note_invalidate(rkey, book.qp) {
             InvalidateNote::NotBound => match book.send.find_bind(rkey) {
                 // Bind and invalidation may stand in one queue.
                 Some(number) if book.send.entry(number).note_invalidate() => InvalidateNote::Noted,
@@ -125,21 +151,22 @@ impl<P: DataPath> CheckPath<P> {
     }
 
     fn enter_send(&mut self, at: usize, number: u64, done: &Completion) {
-        let followed = &mut self.followed[at];
-        let failed_before = followed.send_failed;
-        followed.send_failed |= !done.is_success();
+        if let Some(violation) = self.followed[at].send.judge(number, done.status) {
+            self.report(violation, done.qp, done.id.0);
+        }
         let book = &self.followed[at].book;
         let last = book.send.entry(number).snapshot();
+        let refused = [WcStatus::RemoteAccess, WcStatus::LocalProtection];
+        if last.is_empty_access() && refused.contains(&done.status) {
+            self.report(Violation::ZeroLengthRefused, done.qp, done.id.0);
+        }
         if done.is_success() {
-            if failed_before {
-                self.report(Violation::SuccessAfterFailure, done.qp, done.id.0);
-            }
             if !book.send.entry(number).is_signaled() {
                 self.report(Violation::UnsignaledSuccess, done.qp, done.id.0);
             }
-            if !last.op().matches(done.kind) {
-                self.report(Violation::WrongKind, done.qp, done.id.0);
-            }
+            self.judge_kind(&last, done);
+        } else {
+            book.note_error();
         }
         for earlier in book.send.numbers().start..number {
             self.pass_over(book, earlier, done);
@@ -151,6 +178,15 @@ impl<P: DataPath> CheckPath<P> {
             false => _ = book.send.entry(number).end(),
         }
         book.send.advance();
+    }
+
+    /// What a success says of itself.
+    fn judge_kind(&self, seen: &Snapshot, done: &Completion) {
+        if !seen.op().matches(done.kind) {
+            self.report(Violation::WrongKind, done.qp, done.id.0);
+        } else if !seen.can_move(done.kind, done.bytes) {
+            self.report(Violation::WrongBytes, done.qp, done.id.0);
+        }
     }
 
     /// Treats a request with an earlier number than the one that completed.
@@ -183,18 +219,25 @@ impl<P: DataPath> CheckPath<P> {
                 let ended_meanwhile = entry.end();
                 match live {
                     None => self.report(Violation::UnknownIndex, book.qp, detail),
-                    Some((was_free, record)) => {
-                        if !was_free {
+                    Some(confirmed) => {
+                        if !confirmed.was_free {
                             self.report(Violation::BoundTwice, book.qp, detail);
                         }
+                        if !confirmed.is_owners {
+                            self.report(Violation::BoundElsewhere, book.qp, detail);
+                        }
                         if ended_meanwhile {
-                            self.ledger.keys.end_record(&record);
+                            self.ledger.keys.end_record(&confirmed.record);
                         }
                     }
                 }
             }
             (OpenOp::Invalidate, _) => {
                 let rkey = seen.invalidates();
+                let holder = self.ledger.keys.holder(rkey);
+                if holder.is_some_and(|holder| holder != book.qp) {
+                    self.report(Violation::InvalidatedElsewhere, book.qp, rkey.0.into());
+                }
                 if !self.ledger.keys.end_key(rkey) {
                     self.report(Violation::DeadInvalidated, book.qp, u64::from(rkey.0));
                 }
@@ -205,22 +248,31 @@ impl<P: DataPath> CheckPath<P> {
     }
 
     fn enter_receive(&mut self, at: usize, number: u64, done: &Completion) {
-        let followed = &mut self.followed[at];
-        let failed_before = followed.receive_failed;
-        followed.receive_failed |= !done.is_success();
+        if let Some(violation) = self.followed[at].receive.judge(number, done.status) {
+            self.report(violation, done.qp, done.id.0);
+        }
         let book = &self.followed[at].book;
         let skipped = book.receive.numbers().start != number;
         if skipped {
             self.report(Violation::SkippedRequest, done.qp, done.id.0);
         }
-        if done.is_success() && failed_before {
-            self.report(Violation::SuccessAfterFailure, done.qp, done.id.0);
-        }
-        if done.is_success() && !OpenOp::Receive.matches(done.kind) {
-            self.report(Violation::WrongKind, done.qp, done.id.0);
+        match done.is_success() {
+            true => self.judge_kind(&book.receive.entry(number).snapshot(), done),
+            false => book.note_error(),
         }
         book.receive.entry(number).end();
         book.receive.advance();
+    }
+}
+
+/// A path that ends releases what it has, as the device's does.
+impl<P> Drop for CheckPath<P> {
+    fn drop(&mut self) {
+        let followed = self.followed.drain(..).map(|followed| followed.book);
+        followed.for_each(|book| book.release());
+        while let Some(book) = self.arrivals.pop() {
+            book.release();
+        }
     }
 }
 
@@ -233,7 +285,10 @@ impl<P: DataPath> DataPath for CheckPath<P> {
             }
             return taken;
         };
-        let book = &self.followed[at].book;
+        let Followed { book, send, .. } = &mut self.followed[at];
+        if book.is_in_error() {
+            send.dead_from.get_or_insert(book.send.numbers().end);
+        }
         let given = &work[..work.len().min(book.send.room())];
         // In the books before the device has them: nobody may look in between and find nothing.
         given
@@ -242,6 +297,9 @@ impl<P: DataPath> DataPath for CheckPath<P> {
         let taken = self.inner.post_burst(qp, given);
         let taken = self.judge_taken(&self.followed[at].book.send, qp, given.len(), taken);
         let book = &self.followed[at].book;
+        if taken > 0 && !book.is_begun() {
+            self.report(Violation::TookUnconnected, qp, taken as u64);
+        }
         for request in &given[..taken] {
             if let WorkOp::Invalidate { rkey } = request.op {
                 self.note_invalidate(book, rkey);
@@ -258,7 +316,10 @@ impl<P: DataPath> DataPath for CheckPath<P> {
             }
             return taken;
         };
-        let book = &self.followed[at].book;
+        let Followed { book, receive, .. } = &mut self.followed[at];
+        if book.is_in_error() {
+            receive.dead_from.get_or_insert(book.receive.numbers().end);
+        }
         let given = &receives[..receives.len().min(book.receive.room())];
         given
             .iter()
@@ -268,7 +329,11 @@ impl<P: DataPath> DataPath for CheckPath<P> {
     }
 
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize {
-        let count = self.inner.poll_burst(done);
+        let said = self.inner.poll_burst(done);
+        let count = said.min(done.len());
+        if said > count {
+            self.report(Violation::PolledTooMany, NO_QP, said as u64);
+        }
         for completion in &done[..count] {
             self.enter(completion);
         }

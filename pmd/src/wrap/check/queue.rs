@@ -4,7 +4,7 @@ use keyfence_mempool::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::entry::{Entry, OpenOp, Snapshot};
 use crate::device::QpConfig;
-use crate::ids::{QpId, Rkey, WindowId, WorkId};
+use crate::ids::{PdId, QpId, Rkey, WindowId, WorkId};
 use crate::work::{ReceiveRequest, WorkRequest};
 
 /// Requests in the order of posting. One writer (the lcore's path); any thread may look.
@@ -110,7 +110,14 @@ pub(super) struct QpBook {
     /// Requests that are out of their queue but not proven ended: a queue pair came into error behind them, and only its
     /// destruction (for a bind: or its window's end) says more.
     unproven: Box<[Entry]>,
+    pub pd: PdId,
+    /// Somebody has begun to connect it or to move it to error: from now on the device may take posts.
+    begun: AtomicBool,
+    /// `error_qp` has returned, or a failure was polled.
+    in_error: AtomicBool,
     released: AtomicBool,
+    /// A `destroy_qp` is under way.
+    ending: AtomicBool,
     destroyed: AtomicBool,
 }
 
@@ -123,7 +130,11 @@ impl QpBook {
             unproven: (0..config.send_depth.max(1) as usize * 2)
                 .map(|_| Entry::new())
                 .collect(),
+            pd: config.pd,
+            begun: AtomicBool::new(false),
+            in_error: AtomicBool::new(false),
             released: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
         }
     }
@@ -157,6 +168,43 @@ impl QpBook {
                 entry.end_key(&seen);
             }
         }
+    }
+
+    /// Whether an invalidation of a window's key with this index is posted, and its queue pair is not known to be in error.
+    pub fn is_invalidating(&self, rkey: Rkey) -> bool {
+        let over = self.is_in_error() || self.is_released();
+        let mut seen = self.send.snapshots().map(|(_, seen)| seen);
+        !over
+            && seen.any(|seen| {
+                seen.op() == OpenOp::Invalidate && seen.invalidates().index() == rkey.index()
+            })
+    }
+
+    /// Notes that posts may be taken from now on. Called before the device is.
+    pub fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    pub fn is_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Notes that the queue pair is in error for certain.
+    pub fn note_error(&self) {
+        self.in_error.store(true, Ordering::Release);
+    }
+
+    pub fn is_in_error(&self) -> bool {
+        self.in_error.load(Ordering::Acquire)
+    }
+
+    /// Notes that the device may end it before the books know.
+    pub fn note_ending(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
     }
 
     /// Notes that the lcore has given the queue pair up.

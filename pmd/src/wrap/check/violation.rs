@@ -54,28 +54,52 @@ violations! {
     UnsignaledSuccess: Device, "success of an unsignaled request reported";
     /// Rule 5.
     SuccessAfterFailure: Device, "success on a queue after a failure on it";
+    /// Rules 3 and 5: behind the first failure, and posted in error, everything is flushed.
+    NotFlushed: Device, "request behind a failure, or posted in error, ended as something else than flushed";
+    /// Rule 5.
+    SuccessInError: Device, "success of a request that was posted in error";
+    /// Rule 8.
+    ZeroLengthRefused: Device, "access of no bytes refused for a key";
     /// A success says what it is of.
     WrongKind: Device, "success is of another kind than its request";
+    /// It also says how many bytes were read, or received into a buffer that holds them.
+    WrongBytes: Device, "success names more or fewer bytes than its request can have moved";
+    /// `poll_burst` writes up to the array's length.
+    PolledTooMany: Device, "poll says that it wrote more completions than it had room for";
     /// Posting has prefix semantics.
     TookTooMany: Device, "device says it took more requests than it was given";
     /// `QpConfig` bounds what is posted and not completed.
     BeyondDepth: Device, "device took more requests than the queue is deep";
     /// Posts to such a queue pair return 0.
     TookOnUnknownQp: Device, "device took posts to a queue pair that is unknown or was released";
+    /// The same, of one that nobody has begun to connect.
+    TookUnconnected: Device, "device took posts to a queue pair that was never to be connected";
     /// An invalidation of a dead key must fail.
     DeadInvalidated: Device, "invalidation of a key that is not bound succeeded";
     /// A bind of a window that is bound must fail.
     BoundTwice: Device, "bind of a window that is bound succeeded";
+    /// Rule 6: a window belongs to one queue pair, and its key has its index.
+    BoundElsewhere: Device, "bind succeeded on a queue pair or with a key that is not its window's";
+    /// Rule 6: so does its invalidation.
+    InvalidatedElsewhere: Device, "invalidation succeeded on a queue pair that is not its window's";
     /// A bind outside the indexes that the device gave out.
     UnknownIndex: Device, "bind of a key whose index is no window's succeeded";
     /// `destroy_qp` needs the lcore's release first.
     DestroyedUnreleased: Device, "queue pair destroyed that its lcore has not released";
+    /// `deregister` is refused meanwhile.
+    DeregisteredBound: Device, "region ended while a window was bound to it";
+    /// `dealloc_pd` is refused meanwhile.
+    DomainEndedInUse: Device, "protection domain ended while a region or queue pair used it";
+    /// After `destroy_qp` no event names the queue pair.
+    StrayEvent: Device, "event about a queue pair that is unknown or destroyed";
     /// Numbers of queue pairs are used once; of windows and regions not while in use.
     NameReused: Device, "name handed out twice";
     /// On Soft-RoCE that panics the host.
     InvalidateTwice: Caller, "invalidation of one key posted twice";
     /// The same.
-    InvalidateNotBound: Caller, "invalidation of a key that is not bound posted";
+    InvalidateNotBound: Caller, "invalidation of a key that is not bound on the queue pair posted";
+    /// A window ends either way, but not both at a time.
+    DeallocInvalidating: Caller, "window ended while its invalidation is posted on a queue pair not in error";
 }
 
 /// One finding.
