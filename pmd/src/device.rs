@@ -3,7 +3,7 @@
 //! The contract is the part of InfiniBand verbs that reclaim needs, with its hazards kept:
 //!
 //! 1. A queue pair executes its requests in the order of posting and completes them in that order. A successful completion of one
-//!    says that each earlier one on that queue pair has been executed.
+//!    says that each earlier one on that queue pair has been executed (of earlier binds and invalidations only where [`Caps::chain_stops`]).
 //! 2. An unsignaled request completes silently; a failed one always gives a completion. The queue slot of a silent one is free
 //!    when a later completion of its queue pair has been polled.
 //! 3. A refused access puts *both* queue pairs in error: the requester's request completes with the reason, everything
@@ -12,9 +12,12 @@
 //! 5. On a queue pair in error every posted request, an invalidation too, completes as `Flushed` and ends no key.
 //! 6. A window belongs to one queue pair. A key works only through the queue pair that it was bound on.
 //! 7. The successful completion of an invalidation, the return of `dealloc_window`, of `deregister`, and of `destroy_qp` each prove
-//!    that no access by the keys concerned goes on or comes; the return of `destroy_qp` proves it for the local memory of its requests too.
+//!    that no access by the keys concerned goes on or comes. For the local memory of a request that is proven by its completion, whatever the
+//!    status, by the successful completion of a later request of its queue pair, and by the return of `destroy_qp`.
 //! 8. A zero-length access names no memory: no key is checked, and it completes once, successfully.
-//! 9. After `destroy_qp` has returned, no completion of that queue pair is polled.
+//! 9. After `release_qp` no completion of that queue pair is polled, and after `destroy_qp` has returned no event names it.
+//!
+//! `DESIGN.md` of this crate lists the tests of the conformance suite that hold each of them.
 
 use std::ops::Range;
 
@@ -62,7 +65,9 @@ pub struct Caps {
     pub window_atomics: bool,
     /// Bits of a window key that change with each bind.
     pub tag_bits: u32,
-    /// A chain whose member fails executes none behind it, so that the success of its last member proves each.
+    /// A bind or an invalidation that fails stops its queue pair as any request does, also if it is unsignaled: nothing behind it is
+    /// executed, and nothing behind it succeeds. So the success of the last of a chain proves each. Where this is false, only its own success
+    /// proves a bind or an invalidation.
     pub chain_stops: bool,
     /// `dealloc_window` on a healthy queue pair ends the key's accesses before it returns.
     pub dealloc_fences: bool,
@@ -118,6 +123,11 @@ pub struct QpConfig {
 }
 
 /// What happened on the control side.
+///
+/// A connection that was started, and that the peer answers, ends in one `Connected` or `Rejected`, as long as its queue pair waits for
+/// it. One that was moved to error or released meanwhile does not: no event comes of it, and the peer's `accept` fails, or connects a queue pair whose
+/// next request ends as `RetryExceeded`. An event that came before stays to be polled, but none names a queue pair after its
+/// `destroy_qp` has returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
     /// A peer wants to connect. Answer with `accept` or `reject`.
@@ -213,18 +223,21 @@ pub trait Device: Control {
 
 /// The poll path of one lcore; owned and called by one thread at a time. Never blocks, never allocates, never fails as a whole.
 pub trait DataPath: Send + 'static {
-    /// Posts a prefix of `work` in order and returns its length; short when the send queue is full, 0 on a queue pair that is unknown,
-    /// unconnected or released. On one in error all are taken, and complete as `Flushed`. A request that breaks a limit (too many entries, too long, inline too long)
-    /// is taken too and completes with an error, as one that breaks a key does.
+    /// Posts a prefix of `work` in order and returns its length: as many as the send queue has room for, to its depth exactly, and 0 on a queue
+    /// pair that is unknown, unconnected or released. It does a bounded amount of what they ask for; polls do the rest, in order. On a
+    /// queue pair in error, connected or not, as many are taken, and complete as `Flushed`. A request that breaks a limit (too many entries, too
+    /// long, inline too long) is taken too and completes with an error, as one that breaks a key does.
     fn post_burst(&mut self, qp: QpId, work: &[WorkRequest]) -> usize;
 
-    /// Posts a prefix of `receives` and returns its length.
+    /// Posts a prefix of `receives` and returns its length: as many as the receive queue has room for, to its depth exactly, also before the
+    /// queue pair is connected and when it is in error (they complete as `Flushed`); 0 if it is unknown or released.
     fn post_receives(&mut self, qp: QpId, receives: &[ReceiveRequest]) -> usize;
 
-    /// Moves the device on by a bounded amount of work and writes up to `done.len()` completions of all queue pairs of this lcore.
+    /// Moves the device on by a bounded amount of work and writes up to `done.len()` completions of all queue pairs of this lcore. What there is no
+    /// room for comes with a later poll; an array without room moves the device on, too.
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize;
 
     /// Gives a queue pair up after its last post: posts to it return 0 from now on, and only now can `destroy_qp` end it.
-    /// Completions of it that were not polled before are never polled, so drain first.
+    /// Completions of it that were not polled before are never polled (rule 9), so drain first.
     fn release_qp(&mut self, qp: QpId);
 }

@@ -60,14 +60,16 @@ suite! {
     flushed_invalidation_ends_no_key
     success_before_an_error_is_kept
     a_full_queue_takes_a_prefix
+    a_full_queue_in_error_takes_a_prefix
     a_full_receive_queue_takes_a_prefix
     a_polled_completion_frees_the_slots_before_it
     posts_to_a_queue_pair_that_is_not_connected_are_not_taken
+    a_small_array_loses_no_completion
     a_released_queue_pair_takes_no_posts
+    no_completion_comes_after_the_release
     destruction_needs_the_release
     no_completion_comes_after_destruction
     numbers_of_queue_pairs_are_not_used_again
-    r1_destruction_ends_own_reads
     windows_of_a_destroyed_queue_pair_can_be_deallocated
     r4_dead_key_is_refused
     r4_dead_key_reads_nothing
@@ -100,17 +102,28 @@ suite! {
     bind_with_another_windows_key_is_refused
     chain_of_binds_stops_at_a_failure
     chain_of_invalidations_stops_at_a_failure
+    a_long_chain_of_local_requests_is_taken_and_done_in_order
     window_may_be_bound_behind_its_invalidation
     deregistration_is_refused_while_windows_are_bound
     invalidation_on_a_foreign_queue_pair_is_refused
     invalidation_of_an_old_key_is_refused
     r1_nothing_lands_after_an_invalidation
     r1_nothing_is_read_after_an_invalidation
+    r1_nothing_is_read_after_a_deallocation
+    r1_nothing_is_read_after_a_deregistration
+    r1_nothing_is_read_after_the_owners_destruction
     r1_nothing_lands_after_a_deallocation
     r1_nothing_lands_after_a_deallocation_on_a_queue_pair_in_error
     r1_nothing_lands_after_a_deregistration
     r1_nothing_lands_after_the_owners_destruction
     r1_nothing_lands_in_receives_of_a_destroyed_queue_pair
+    r1_destruction_ends_own_reads
+    r1_destruction_ends_own_writes
+    r1_destruction_ends_own_messages
+    r1_destruction_ends_own_atomics
+    r1_a_flushed_read_writes_its_sink_no_more
+    r1_a_flushed_write_reads_its_source_no_more
+    r1_a_later_success_ends_own_reads
     every_length_moves_byte_exactly
     the_most_entries_work_and_one_more_fails
     b47_inline_source_may_be_overwritten_at_once
@@ -136,6 +149,8 @@ suite! {
     requests_are_answered_once
     windows_run_out_with_a_named_limit
     domains_come_and_go
+    a_queue_pair_that_ended_while_it_connected_gets_no_event
+    no_event_names_a_destroyed_queue_pair
 }
 
 #[test]

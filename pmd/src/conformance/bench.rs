@@ -112,7 +112,7 @@ impl<D: Device> Side<D> {
         })
     }
 
-    fn poll(&mut self) {
+    pub fn poll(&mut self) {
         let mut done = [Completion::EMPTY; 16];
         let count = self.path.poll_burst(&mut done);
         self.seen.extend(&done[..count.min(done.len())]);
@@ -157,6 +157,11 @@ impl<D: Device> Bench<D> {
     pub fn step(&mut self) {
         self.a.poll();
         self.b.poll();
+        self.pause();
+    }
+
+    /// Gives a device with a clock of its own the time that it needs after a poll.
+    pub fn pause(&self) {
         (self.pause)();
     }
 

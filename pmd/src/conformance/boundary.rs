@@ -3,7 +3,7 @@
 use super::bench::{Bench, End, Link};
 use super::grants::{NOTHING, write_op};
 use super::{Failure, Outcome, ensure, tests};
-use crate::completion::WcStatus;
+use crate::completion::{Completion, WcStatus};
 use crate::device::{DataPath, Device, QpConfig};
 use crate::error::ControlError;
 use crate::ids::{QpId, WorkId};
@@ -11,14 +11,16 @@ use crate::work::{ReceiveRequest, Rights, SgeList, WorkOp};
 
 tests! {
     a_full_queue_takes_a_prefix,
+    a_full_queue_in_error_takes_a_prefix,
     a_full_receive_queue_takes_a_prefix,
     a_polled_completion_frees_the_slots_before_it,
     posts_to_a_queue_pair_that_is_not_connected_are_not_taken,
+    a_small_array_loses_no_completion,
     a_released_queue_pair_takes_no_posts,
+    no_completion_comes_after_the_release,
     destruction_needs_the_release,
     no_completion_comes_after_destruction,
     numbers_of_queue_pairs_are_not_used_again,
-    r1_destruction_ends_own_reads,
     windows_of_a_destroyed_queue_pair_can_be_deallocated needs [Windows],
 }
 
@@ -63,6 +65,46 @@ fn a_full_queue_takes_a_prefix<D: Device>(bench: &mut Bench<D>) -> Outcome {
         for at in 0..taken {
             let word = bench.word(End::B, SINK + 8 * at)?;
             ensure!(word == at as u64, "message {word} came where {at} was next");
+        }
+        bench.quiet()?;
+    }
+    Ok(())
+}
+
+fn a_full_queue_in_error_takes_a_prefix<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    for (depth, connected) in [(1, true), (7, true), (16, true), (7, false)] {
+        let config = QpConfig {
+            send_depth: depth,
+            ..bench.config(End::A)
+        };
+        let qp = match connected {
+            true => bench.link_with(&config)?.a,
+            false => bench.a.device.create_qp(&config)?,
+        };
+        bench.a.device.error_qp(qp)?;
+        let depth = depth as usize;
+        for round in 0..2 {
+            let mut work = Vec::new();
+            for at in 0..depth + 3 {
+                let request = bench.work(NOTHING, SgeList::EMPTY);
+                work.push(request.signaled(at % 2 == 0));
+            }
+            let taken = bench.a.path.post_burst(qp, &work);
+            ensure!(
+                taken == depth,
+                "round {round}: in error a queue of {depth} took {taken} of {}",
+                work.len()
+            );
+            let again = bench.a.path.post_burst(qp, &work[taken..]);
+            ensure!(again == 0, "a full queue in error took {again} more");
+            for (request, done) in work.iter().zip(bench.next(End::A, taken)?) {
+                let flushed = done.status == WcStatus::Flushed;
+                ensure!(
+                    done.id == request.id && flushed,
+                    "{done:?} came where the flush of {:?} was next",
+                    request.id
+                );
+            }
         }
         bench.quiet()?;
     }
@@ -128,6 +170,44 @@ fn posts_to_a_queue_pair_that_is_not_connected_are_not_taken<D: Device>(
     bench.quiet()
 }
 
+fn a_small_array_loses_no_completion<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let receives = bench.receive(End::B, link.b, SINK, 8, 12)?;
+    let source = bench.one(End::A, 0, 8);
+    let send = WorkOp::Send { immediate: None };
+    let work: Vec<_> = (0..12).map(|_| bench.work(send, source)).collect();
+    bench.post(End::A, link.a, &work)?;
+    for _ in 0..8 {
+        // Without room nothing is written, and nothing is lost.
+        let wrote = bench.a.path.poll_burst(&mut []) + bench.b.path.poll_burst(&mut []);
+        ensure!(wrote == 0, "{wrote} completions for an empty array");
+        bench.pause();
+    }
+    let sent: Vec<_> = work.iter().map(|request| request.id).collect();
+    let mut got = [Vec::new(), Vec::new()];
+    for _ in 0..bench.poll_limit {
+        for (end, got) in [End::A, End::B].into_iter().zip(&mut got) {
+            let mut one = [Completion::EMPTY];
+            let wrote = bench.side(end).path.poll_burst(&mut one);
+            ensure!(wrote <= 1, "{wrote} completions for an array of one");
+            got.extend((wrote == 1).then_some((one[0].id, one[0].status)));
+        }
+        if got.iter().all(|got| got.len() == 12) {
+            break;
+        }
+        bench.pause();
+    }
+    for (got, wanted) in got.iter().zip([&sent, &receives]) {
+        let ids: Vec<_> = got.iter().map(|(id, _)| *id).collect();
+        let good = got.iter().all(|(_, status)| *status == WcStatus::Success);
+        ensure!(
+            good && ids == *wanted,
+            "{got:?} where {wanted:?} was to come"
+        );
+    }
+    bench.quiet()
+}
+
 fn a_released_queue_pair_takes_no_posts<D: Device>(bench: &mut Bench<D>) -> Outcome {
     let link = bench.link()?;
     bench.works(End::A, link.a)?;
@@ -145,6 +225,27 @@ fn a_released_queue_pair_takes_no_posts<D: Device>(bench: &mut Bench<D>) -> Outc
     let taken = bench.a.path.post_burst(link.a, &work);
     ensure!(taken == 0, "a destroyed queue pair took {taken} requests");
     bench.quiet()
+}
+
+fn no_completion_comes_after_the_release<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    for end in [End::A, End::B] {
+        let link = bench.link()?;
+        bench.receive(End::B, link.b, SINK, 64, 4)?;
+        let source = bench.one(End::A, 0, 8);
+        let send = WorkOp::Send { immediate: None };
+        let work = [(); 3].map(|()| bench.work(send, source));
+        bench.post(End::A, link.a, &work)?;
+        // Executed where it is received, so there are completions that nobody has polled, and a receive that is still posted.
+        bench.b.path.poll_burst(&mut []);
+        let qp = link.qp(end);
+        bench.side(end).path.release_qp(qp);
+        bench.settle();
+        let late = bench.leftovers(end);
+        let late: Vec<_> = late.iter().filter(|done| done.qp == qp).collect();
+        ensure!(late.is_empty(), "completed after the release: {late:?}");
+        bench.leftovers(end.other());
+    }
+    Ok(())
 }
 
 fn destruction_needs_the_release<D: Device>(bench: &mut Bench<D>) -> Outcome {
@@ -200,43 +301,6 @@ fn numbers_of_queue_pairs_are_not_used_again<D: Device>(bench: &mut Bench<D>) ->
         bench.a.device.destroy_qp(qp)?;
     }
     Ok(())
-}
-
-fn r1_destruction_ends_own_reads<D: Device>(bench: &mut Bench<D>) -> Outcome {
-    let len = 1 << 20;
-    let link = bench.link()?;
-    let grant = bench.open(End::B, link, TARGET, len, Rights::READ)?;
-    bench.pattern(End::B, TARGET, len, 1)?;
-    bench.fill(End::A, SINK, len, 0)?;
-    let sink = bench.one(End::A, SINK, len);
-    let read = bench.work(
-        WorkOp::Read {
-            remote: grant.at(0),
-        },
-        sink,
-    );
-    bench.post(End::A, link.a, &[read])?;
-    // Until it is under way, where the device lets that be seen.
-    for _ in 0..64 {
-        let bytes = bench.bytes(End::A, SINK, len)?;
-        let landed = bytes.iter().filter(|byte| **byte != 0).count();
-        if landed > 0 {
-            bench.set_note(format!("{landed} of {len} bytes had landed"));
-            break;
-        }
-        bench.step();
-    }
-    bench.a.path.release_qp(link.a);
-    bench.a.device.destroy_qp(link.a)?;
-    bench.fill(End::A, SINK, len, 0xee)?;
-    bench.settle();
-    bench.all_are(
-        End::A,
-        SINK,
-        len,
-        0xee,
-        "the sink of a destroyed queue pair's read",
-    )
 }
 
 fn windows_of_a_destroyed_queue_pair_can_be_deallocated<D: Device>(

@@ -12,6 +12,7 @@ mod boundary;
 mod connect;
 mod domains;
 mod errors;
+mod events;
 mod flush;
 mod grants;
 mod invalidate;
@@ -19,6 +20,7 @@ mod keys;
 mod limits;
 mod memory;
 mod order;
+mod own;
 mod proof;
 mod setup;
 mod windows;
@@ -113,8 +115,10 @@ pub fn all<D: Device>() -> Vec<Test<D>> {
         windows::tests(),
         invalidate::tests(),
         proof::tests(),
+        own::tests(),
         limits::tests(),
         errors::tests(),
+        events::tests(),
     ]
     .into_iter()
     .flatten()

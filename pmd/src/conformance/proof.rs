@@ -11,6 +11,9 @@ use crate::work::{Rights, SgeList, WorkOp};
 tests! {
     r1_nothing_lands_after_an_invalidation needs [Windows],
     r1_nothing_is_read_after_an_invalidation needs [Windows],
+    r1_nothing_is_read_after_a_deallocation needs [DeallocFences],
+    r1_nothing_is_read_after_a_deregistration,
+    r1_nothing_is_read_after_the_owners_destruction,
     r1_nothing_lands_after_a_deallocation needs [DeallocFences],
     r1_nothing_lands_after_a_deallocation_on_a_queue_pair_in_error needs [Windows],
     r1_nothing_lands_after_a_deregistration,
@@ -18,13 +21,13 @@ tests! {
     r1_nothing_lands_in_receives_of_a_destroyed_queue_pair,
 }
 
-const TARGET: usize = 1 << 20;
-const SINK: usize = 2 << 20;
-const LEN: usize = 1 << 20;
-const MARK: u8 = 0xee;
+pub(super) const TARGET: usize = 1 << 20;
+pub(super) const SINK: usize = 2 << 20;
+pub(super) const LEN: usize = 1 << 20;
+pub(super) const MARK: u8 = 0xee;
 
 /// Starts a write of a mebibyte into the grant and polls until some of it has landed, where the device lets that be seen.
-fn start_write<D: Device>(
+pub(super) fn start_write<D: Device>(
     bench: &mut Bench<D>,
     link: Link,
     grant: &Grant,
@@ -34,20 +37,64 @@ fn start_write<D: Device>(
     let source = bench.one(End::A, 0, LEN);
     let write = bench.work(write_op(grant.at(0)), source);
     bench.post(End::A, link.a, &[write])?;
+    until_some_landed(bench, End::B, TARGET)?;
+    Ok(write.id)
+}
+
+/// The same for a read of a mebibyte out of the grant.
+pub(super) fn start_read<D: Device>(
+    bench: &mut Bench<D>,
+    link: Link,
+    grant: &Grant,
+) -> Result<WorkId, Failure> {
+    bench.pattern(End::B, TARGET, LEN, 1)?;
+    bench.fill(End::A, SINK, LEN, 0)?;
+    let (remote, sink) = (grant.at(0), bench.one(End::A, SINK, LEN));
+    let read = bench.work(WorkOp::Read { remote }, sink);
+    bench.post(End::A, link.a, &[read])?;
+    until_some_landed(bench, End::A, SINK)?;
+    Ok(read.id)
+}
+
+pub(super) fn until_some_landed<D: Device>(
+    bench: &mut Bench<D>,
+    end: End,
+    offset: usize,
+) -> Outcome {
     for _ in 0..64 {
         bench.step();
-        let landed = landed(bench)?;
+        let landed = landed(bench, end, offset)?;
         if landed > 0 {
             bench.set_note(format!("{landed} of {LEN} bytes had landed"));
             break;
         }
     }
-    Ok(write.id)
+    Ok(())
 }
 
-fn landed<D: Device>(bench: &Bench<D>) -> Result<usize, Failure> {
-    let bytes = bench.bytes(End::B, TARGET, LEN)?;
+fn landed<D: Device>(bench: &Bench<D>, end: End, offset: usize) -> Result<usize, Failure> {
+    let bytes = bench.bytes(end, offset, LEN)?;
     Ok(bytes.iter().filter(|byte| **byte != 0).count())
+}
+
+/// The memory `from` is given to somebody else, whose bytes must not get to `to`. No pattern has the byte that marks them.
+pub(super) fn is_read_no_more<D: Device>(
+    bench: &mut Bench<D>,
+    from: (End, usize),
+    to: (End, usize),
+    after: &str,
+) -> Outcome {
+    bench.fill(from.0, from.1, LEN, MARK)?;
+    bench.settle();
+    let bytes = bench.bytes(to.0, to.1, LEN)?;
+    let late = bytes.iter().filter(|byte| **byte == MARK).count();
+    ensure!(late == 0, "{late} bytes were read after {after}");
+    Ok(())
+}
+
+/// The same for the target of a read by side A.
+fn nothing_is_read<D: Device>(bench: &mut Bench<D>, after: &str) -> Outcome {
+    is_read_no_more(bench, (End::B, TARGET), (End::A, SINK), after)
 }
 
 /// The memory is given to someone else, and nobody but that one may change it.
@@ -85,28 +132,35 @@ fn r1_nothing_lands_after_an_invalidation<D: Device>(bench: &mut Bench<D>) -> Ou
 fn r1_nothing_is_read_after_an_invalidation<D: Device>(bench: &mut Bench<D>) -> Outcome {
     let link = bench.link()?;
     let grant = bench.open(End::B, link, TARGET, LEN, Rights::READ)?;
-    bench.fill(End::B, TARGET, LEN, 1)?;
-    bench.fill(End::A, SINK, LEN, 0)?;
-    let sink = bench.one(End::A, SINK, LEN);
-    let read = bench.work(
-        WorkOp::Read {
-            remote: grant.at(0),
-        },
-        sink,
-    );
-    bench.post(End::A, link.a, &[read])?;
-    bench.step();
+    start_read(bench, link, &grant)?;
     bench.invalidate(End::B, link, &grant)?;
-    // From here on the memory holds somebody else's secret.
-    bench.fill(End::B, TARGET, LEN, MARK)?;
-    bench.settle();
-    let read = bench.bytes(End::A, SINK, LEN)?;
-    let late = read.iter().filter(|byte| **byte == MARK).count();
-    ensure!(
-        late == 0,
-        "{late} bytes were read after the key's invalidation"
-    );
-    Ok(())
+    nothing_is_read(bench, "the key's invalidation")
+}
+
+fn r1_nothing_is_read_after_a_deallocation<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::READ)?;
+    start_read(bench, link, &grant)?;
+    let window = bench.window_of(&grant)?;
+    bench.b.device.dealloc_window(window)?;
+    nothing_is_read(bench, "its window's deallocation")
+}
+
+fn r1_nothing_is_read_after_a_deregistration<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let (grant, region) = bench.open_region(End::B, TARGET, LEN, Rights::READ)?;
+    start_read(bench, link, &grant)?;
+    bench.b.device.deregister(region)?;
+    nothing_is_read(bench, "its region's deregistration")
+}
+
+fn r1_nothing_is_read_after_the_owners_destruction<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let link = bench.link()?;
+    let grant = bench.open(End::B, link, TARGET, LEN, Rights::READ)?;
+    start_read(bench, link, &grant)?;
+    bench.b.path.release_qp(link.b);
+    bench.b.device.destroy_qp(link.b)?;
+    nothing_is_read(bench, "the destruction of its queue pair")
 }
 
 fn r1_nothing_lands_after_a_deallocation<D: Device>(bench: &mut Bench<D>) -> Outcome {
@@ -172,12 +226,7 @@ fn r1_nothing_lands_in_receives_of_a_destroyed_queue_pair<D: Device>(
     let source = bench.one(End::A, 0, LEN);
     let send = bench.work(WorkOp::Send { immediate: None }, source);
     bench.post(End::A, link.a, &[send])?;
-    for _ in 0..64 {
-        bench.step();
-        if landed(bench)? > 0 {
-            break;
-        }
-    }
+    until_some_landed(bench, End::B, TARGET)?;
     bench.b.path.release_qp(link.b);
     bench.b.device.destroy_qp(link.b)?;
     nothing_lands(bench, "a message after the destruction of its queue pair")

@@ -4,7 +4,7 @@ use super::bench::{Bench, End, Link};
 use super::grants::{NOTHING, write_op};
 use super::{Failure, Outcome, ensure, tests};
 use crate::completion::WcStatus;
-use crate::device::{Access, Device, Window};
+use crate::device::{Access, DataPath, Device, QpConfig, Window};
 use crate::ids::{RegionId, WindowId};
 use crate::work::{Rights, SgeList, WorkOp, WorkRequest};
 
@@ -19,6 +19,7 @@ tests! {
     bind_with_another_windows_key_is_refused needs [Windows],
     chain_of_binds_stops_at_a_failure needs [ChainStops],
     chain_of_invalidations_stops_at_a_failure needs [ChainStops],
+    a_long_chain_of_local_requests_is_taken_and_done_in_order needs [Windows],
     window_may_be_bound_behind_its_invalidation needs [Windows],
     deregistration_is_refused_while_windows_are_bound needs [Windows],
 }
@@ -176,8 +177,8 @@ fn chain<D: Device>(
         let op = WorkOp::Bind {
             window: fresh.id,
             region: rig.region,
-            address: rig.address + 64 * at,
-            len: 64,
+            address: rig.address + 16 * at,
+            len: 16,
             rights: Rights::READ_WRITE,
             rkey: fresh.rkey.with_tag(1),
         };
@@ -256,6 +257,51 @@ fn chain_of_invalidations_stops_at_a_failure<D: Device>(bench: &mut Bench<D>) ->
         bench.b.device.dealloc_window(window.id)?;
     }
     Ok(bench.b.device.deregister(rig.region)?)
+}
+
+/// However little of it one call of the device does.
+fn a_long_chain_of_local_requests_is_taken_and_done_in_order<D: Device>(
+    bench: &mut Bench<D>,
+) -> Outcome {
+    let caps = bench.caps();
+    let count = caps
+        .max_windows
+        .saturating_sub(1)
+        .min(caps.max_send_depth / 2)
+        .min(256);
+    let config = QpConfig {
+        send_depth: 2 * count,
+        ..bench.config(End::B)
+    };
+    let mut rig = rig(bench)?;
+    rig.link = bench.link_with(&QpConfig {
+        pd: bench.a.pd,
+        ..config
+    })?;
+    let binds = chain(bench, &rig, u64::from(count))?;
+    let mut work: Vec<_> = binds.iter().map(|(bind, _)| bind.signaled(true)).collect();
+    for (_, window) in &binds {
+        let rkey = window.rkey.with_tag(1);
+        work.push(bench.work(WorkOp::Invalidate { rkey }, SgeList::EMPTY));
+    }
+    let taken = bench.b.path.post_burst(rig.link.b, &work);
+    ensure!(
+        taken == work.len(),
+        "a queue of {} took {taken} of {}",
+        2 * count,
+        work.len()
+    );
+    for (request, done) in work.iter().zip(bench.next(End::B, work.len())?) {
+        ensure!(
+            done.id == request.id && done.is_success(),
+            "{done:?} came where the success of {:?} was next",
+            request.id
+        );
+    }
+    for (_, window) in &binds {
+        bench.b.device.dealloc_window(window.id)?;
+    }
+    bench.quiet()
 }
 
 fn window_may_be_bound_behind_its_invalidation<D: Device>(bench: &mut Bench<D>) -> Outcome {

@@ -50,7 +50,29 @@ impl<D: Device> WrongPath<D> {
         });
     }
 
+    /// Says of what is posted on queue pairs in error that it is flushed, though the device goes on with it for some polls.
+    pub(super) fn flush_early(&mut self) {
+        let facts = self.world.facts();
+        let in_error = |qp: QpId| {
+            let fact = facts.qps.get(&(self.side, qp));
+            fact.is_some_and(|fact| fact.in_error)
+        };
+        let open = self.sent.iter().filter(|(id, _)| !self.ended.contains(*id));
+        let early: Vec<_> = open
+            .map(|(_, sent)| *sent)
+            .filter(|(qp, _)| in_error(*qp))
+            .collect();
+        drop(facts);
+        for (qp, work) in early {
+            self.ended.insert(work.id.0);
+            self.make_up(qp, &work, WcStatus::Flushed);
+        }
+    }
+
     fn alter(&mut self, mut done: Completion) {
+        if !self.ended.insert(done.id.0) && self.breaks(Rule::FlushesEarly) {
+            return;
+        }
         if let Some(disguise) = self.disguises.remove(&done.id.0) {
             done.qp = disguise.qp;
             done.kind = disguise.kind;

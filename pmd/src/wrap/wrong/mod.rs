@@ -187,7 +187,13 @@ impl<D: Device> Control for Wrong<D> {
     }
 
     fn poll_event(&self) -> Option<ControlEvent> {
-        let event = self.inner.poll_event()?;
+        let side = self.side;
+        let made_up = || {
+            let mut facts = self.world.facts();
+            let at = facts.events.iter().position(|(of, _)| *of == side)?;
+            Some(facts.events.remove(at).1)
+        };
+        let event = self.inner.poll_event().or_else(made_up)?;
         if let ControlEvent::ConnectRequest {
             request, address, ..
         } = &event
@@ -202,7 +208,15 @@ impl<D: Device> Control for Wrong<D> {
     }
 
     fn error_qp(&self, qp: QpId) -> Result<(), ControlError> {
-        self.inner.error_qp(qp)?;
+        let mut facts = self.world.facts();
+        if self.breaks(Rule::ConnectsInError) && facts.is_connecting(self.side, qp) {
+            facts.pretend_connected(self.side, qp);
+        }
+        drop(facts);
+        match self.breaks(Rule::FlushesEarly) {
+            true => self.delay(DelayedCall::Error(qp)),
+            false => self.inner.error_qp(qp)?,
+        }
         self.world.facts().note_error(self.side, qp);
         self.spread_error(qp);
         Ok(())
@@ -226,6 +240,9 @@ impl<D: Device> Control for Wrong<D> {
                         ..Completion::EMPTY
                     };
                     self.world.facts().made_up.push((self.side, late));
+                }
+                if self.breaks(Rule::EventAfterDestroy) {
+                    self.world.facts().pretend_connected(self.side, qp);
                 }
                 Ok(())
             }

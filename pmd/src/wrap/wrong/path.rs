@@ -1,14 +1,14 @@
 //! The poll path of a wrong device: requests go through `requests`, completions through `completions`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Rule;
 use super::world::{DelayedCall, SideId, World};
 use crate::completion::{Completion, CompletionKind, WcStatus};
 use crate::device::{DataPath, Device};
-use crate::ids::QpId;
-use crate::work::{ReceiveRequest, WorkRequest};
+use crate::ids::{QpId, WorkId};
+use crate::work::{ReceiveRequest, SgeList, WorkOp, WorkRequest};
 
 /// The poll path of [`Wrong`](super::Wrong).
 pub struct WrongPath<D: Device> {
@@ -26,7 +26,14 @@ pub struct WrongPath<D: Device> {
     /// Ready for the caller.
     pub(super) out: VecDeque<Completion>,
     pub(super) successes: u64,
+    /// Requests that the caller has been told the end of.
+    pub(super) ended: BTreeSet<u64>,
 }
+
+/// Of a burst more than this is forgotten.
+const BACKLOG: usize = 16;
+
+const NOTHING: WorkOp = WorkOp::Send { immediate: None };
 
 /// What a completion is made to say.
 #[derive(Clone, Copy)]
@@ -65,6 +72,7 @@ impl<D: Device> WrongPath<D> {
             late: VecDeque::new(),
             out: VecDeque::new(),
             successes: 0,
+            ended: BTreeSet::new(),
         }
     }
 
@@ -104,6 +112,7 @@ impl<D: Device> WrongPath<D> {
             // A refusal changes nothing that the caller could still see.
             let _ = match delayed.call {
                 DelayedCall::Dealloc(window) => self.device.dealloc_window(window),
+                DelayedCall::Error(qp) => self.device.error_qp(qp),
                 DelayedCall::Deregister(region) => self.device.deregister(region),
                 DelayedCall::Destroy(qp) => {
                     self.inner.release_qp(qp);
@@ -149,6 +158,7 @@ impl<D: Device> WrongPath<D> {
         let is = |test: fn(&super::world::QpFact) -> bool| fact.is_some_and(test);
         match self.world.rule {
             Rule::RefusesPostsInError if is(|qp| qp.in_error) => Some(0),
+            Rule::TakesAllInError if is(|qp| qp.in_error) => Some(len),
             Rule::TakesPostsAfterRelease if is(|qp| qp.released) => Some(len),
             Rule::TakesPostsUnconnected if is(|qp| qp.peer.is_none()) => Some(len),
             Rule::DestroyDoesNotFence if is(|qp| qp.released) => Some(0),
@@ -164,8 +174,9 @@ impl<D: Device> DataPath for WrongPath<D> {
         }
         let burst = self.arrange(qp, work);
         let mut taken = 0;
-        for request in &burst {
-            if !self.post_one(qp, request) {
+        for (at, request) in burst.iter().enumerate() {
+            let forgotten = self.breaks(Rule::ForgetsBacklog) && at >= BACKLOG;
+            if !forgotten && !self.post_one(qp, request) {
                 break;
             }
             taken += 1;
@@ -196,9 +207,15 @@ impl<D: Device> DataPath for WrongPath<D> {
         let mut fresh = [Completion::EMPTY; 64];
         let count = self.inner.poll_burst(&mut fresh);
         self.take(&mut fresh[..count]);
+        if self.breaks(Rule::FlushesEarly) {
+            self.flush_early();
+        }
         let count = done.len().min(self.out.len());
         for (slot, out) in done.iter_mut().zip(self.out.drain(..count)) {
             *slot = out;
+        }
+        if self.breaks(Rule::LosesWhatDoesNotFit) {
+            self.out.clear();
         }
         count
     }
@@ -208,6 +225,10 @@ impl<D: Device> DataPath for WrongPath<D> {
             fact.released = true;
         }
         self.out.retain(|done| done.qp != qp);
+        if self.breaks(Rule::CompletesAfterRelease) {
+            let nothing = WorkRequest::new(WorkId(0), NOTHING, SgeList::EMPTY);
+            self.make_up(qp, &nothing, WcStatus::Flushed);
+        }
         if !self.breaks(Rule::DestroyDoesNotFence) {
             self.inner.release_qp(qp);
         }

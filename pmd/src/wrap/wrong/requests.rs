@@ -61,6 +61,11 @@ impl<D: Device> WrongPath<D> {
                 twin.id = WorkId(work.id.0 | HIDDEN);
                 return Fate::Post(qp, vec![twin, work]);
             }
+            Rule::SucceedsEarly if work.signaled && is_nothing(&work) => {
+                self.make_up(qp, &work, WcStatus::Success);
+                work.signaled = false;
+                work.id = WorkId(work.id.0 | HIDDEN);
+            }
             Rule::ImmediateOvertakesData => {
                 if let Some(parts) = split_immediate(&work) {
                     return Fate::Post(qp, parts);
@@ -301,6 +306,17 @@ fn widen<D>(facts: &Facts<D>, side: SideId, address: u64, len: u64) -> (u64, u64
     let start = (address - SLACK.min(address)).max(region.addresses.start);
     let end = (address + len + SLACK).min(region.addresses.end);
     (start, end - start)
+}
+
+fn is_nothing(work: &WorkRequest) -> bool {
+    let write = matches!(
+        work.op,
+        WorkOp::Write {
+            immediate: None,
+            ..
+        }
+    );
+    write && work.sges.bytes() == 0
 }
 
 fn is_counted(op: &WorkOp) -> bool {

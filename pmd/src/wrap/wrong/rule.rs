@@ -46,6 +46,8 @@ rules! {
     RetriesForEver,
     /// Refused accesses give no reason.
     HidesTheReason,
+    /// A completion comes after the release of its queue pair.
+    CompletesAfterRelease,
     /// A completion comes after `destroy_qp` has returned.
     CompletesAfterDestroy,
     /// Fetch-add returns the new value.
@@ -56,6 +58,10 @@ rules! {
     MessageOvertakesData,
     /// The immediate comes before its data.
     ImmediateOvertakesData,
+    /// A write of nothing succeeds before what was posted in front of it.
+    SucceedsEarly,
+    /// Requests are flushed some polls before they are stopped.
+    FlushesEarly,
     /// Atomics and messages are executed twice.
     ExecutesTwice,
     /// Messages are acknowledged and lost.
@@ -70,6 +76,12 @@ rules! {
     TakesSuffix,
     /// A full queue takes more.
     TakesBeyondDepth,
+    /// Of a long burst the end is taken and forgotten.
+    ForgetsBacklog,
+    /// A full queue in error takes more.
+    TakesAllInError,
+    /// Completions for which a poll has no room are lost.
+    LosesWhatDoesNotFit,
     /// A queue pair in error takes no posts.
     RefusesPostsInError,
     /// A released queue pair takes posts.
@@ -136,6 +148,10 @@ rules! {
     InvalidateIgnoresQueuePair,
     /// An invalidation ends a window's key whatever its tag.
     InvalidateIgnoresTag,
+    /// A queue pair that was moved to error while it connected is said to be connected.
+    ConnectsInError,
+    /// An event names a queue pair after its destruction.
+    EventAfterDestroy,
     /// What `accept` carries is lost.
     LosesPrivateData,
 }

@@ -9,7 +9,7 @@ use keyfence_mempool::sync;
 
 use super::Rule;
 use crate::completion::Completion;
-use crate::device::QpConfig;
+use crate::device::{ControlEvent, QpConfig};
 use crate::ids::{Lkey, PdId, QpId, RegionId, RequestId, Rkey, WindowId};
 
 /// Which device of the world.
@@ -36,6 +36,8 @@ pub(super) struct Facts<D> {
     pub requests: BTreeMap<(SideId, RequestId), (SideId, QpId)>,
     /// Completions to be made up by the path of a side.
     pub made_up: Vec<(SideId, Completion)>,
+    /// Events to be made up by the device of a side.
+    pub events: Vec<(SideId, ControlEvent)>,
     /// Control calls that have returned and are still to be done.
     pub delayed: Vec<Delayed>,
 }
@@ -80,6 +82,7 @@ pub(super) enum DelayedCall {
     Dealloc(WindowId),
     Deregister(RegionId),
     Destroy(QpId),
+    Error(QpId),
 }
 
 /// Polls by which a wrong device is late.
@@ -101,6 +104,7 @@ impl<D> World<D> {
                 connecting: BTreeMap::new(),
                 requests: BTreeMap::new(),
                 made_up: Vec::new(),
+                events: Vec::new(),
                 delayed: Vec::new(),
             }),
         })
@@ -153,6 +157,21 @@ impl<D> Facts<D> {
         };
         let end = address.checked_add(len);
         region.addresses.start <= address && end.is_some_and(|end| end <= region.addresses.end)
+    }
+
+    /// Whether a queue pair waits for the answer of a peer.
+    pub fn is_connecting(&self, side: SideId, qp: QpId) -> bool {
+        let asked = self.connecting.values().flatten();
+        asked
+            .chain(self.requests.values())
+            .any(|of| *of == (side, qp))
+    }
+
+    /// The device of this side will say that a queue pair is connected.
+    pub fn pretend_connected(&mut self, side: SideId, qp: QpId) {
+        let private = Vec::new();
+        let event = ControlEvent::Connected { qp, private };
+        self.events.push((side, event));
     }
 
     pub fn device(&self, side: SideId) -> Option<Arc<D>> {
