@@ -193,3 +193,30 @@ fn r6_no_lane_waits_for_all_reclaims_of_a_lower_one() {
     assert!(place < 8, "behind {place} of the other lane's");
     court.acquit();
 }
+
+#[test]
+fn r5_the_end_of_all_contexts_is_spread_over_steps() {
+    let mut limits = fast_limits();
+    limits.contexts = 64;
+    let part = || Part {
+        limits: limits.clone(),
+        ..Part::quiet()
+    };
+    let mut court = Court::new(part(), part());
+    for _ in 0..64 {
+        court.pair.left.puppet(0, "one of many");
+    }
+    court.pair.steps(20);
+    court.pair.left.engine.close_all();
+    let mut steps = 0;
+    while !court.pair.left.engine.is_closed() {
+        let before = court.pair.left.stat("contexts_cordoned");
+        court.pair.step();
+        let cordoned = court.pair.left.stat("contexts_cordoned") - before;
+        assert!(cordoned <= 8, "{cordoned} in one step");
+        steps += 1;
+        assert!(steps < 1_000);
+    }
+    assert_eq!(court.pair.left.stat("contexts_reclaimed"), 64);
+    court.acquit();
+}

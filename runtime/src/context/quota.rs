@@ -58,6 +58,8 @@ pub struct PeerQuota {
     pub exposed_bytes: Gauge,
     /// Its grants held here.
     pub imports: Gauge,
+    /// Keys of grants to it that are neither proven ended nor in quarantine.
+    pub open_keys: u64,
     /// Keys proven dead whose value it has not acknowledged.
     pub parked_keys: u64,
     /// The most of them.
@@ -71,6 +73,7 @@ impl PeerQuota {
             grants: Gauge::new(Limit::PeerGrants, limits.grants.into()),
             exposed_bytes: Gauge::new(Limit::PeerExposedBytes, limits.exposed_bytes),
             imports: Gauge::new(Limit::PeerImports, limits.imports.into()),
+            open_keys: 0,
             parked_keys: 0,
             parked_keys_limit: limits.parked_keys.into(),
         }

@@ -91,6 +91,8 @@ pub struct ContextState {
     pub writable_untold: bool,
     /// Whether it stands in the lcore's list of those that wait for room which all share.
     pub wants_room: bool,
+    /// Where it stands in the lcore's list of those whose service is polled each step.
+    pub polled_at: Option<u16>,
     /// Whether its service waits for an event.
     pub waits: bool,
     /// Whether it stands in the lcore's list of those to be told something.
@@ -208,6 +210,7 @@ impl Contexts {
             wants_writable: false,
             writable_untold: false,
             wants_room: false,
+            polled_at: None,
             waits: false,
             ready: false,
             weight: 1,

@@ -11,7 +11,7 @@ use crate::ids::{LaneId, PeerId};
 use crate::lane::queue::Request;
 use crate::lane::{Lane, LanePhase};
 use crate::op::Status;
-use crate::reclaim::{self, KeyState};
+use crate::reclaim;
 
 impl Core {
     /// A lane's queue pair exists: its receives are posted before it is connected.
@@ -207,15 +207,7 @@ impl Core {
         if !view.lanes.iter().flatten().flatten().all(settled) {
             return;
         }
-        let open = self.grants.iter().any(|(id, grant)| {
-            let state = self.machine.key_state(reclaim::KeyIx(id.slot));
-            grant.holder.peer == peer
-                && !matches!(
-                    state,
-                    KeyState::Unproven | KeyState::Parked | KeyState::Dead
-                )
-        });
-        if open {
+        if view.quota.open_keys > 0 {
             return;
         }
         self.peers[peer.0 as usize].down_told = true;

@@ -11,7 +11,7 @@ use crate::lane::queue::Answer;
 use crate::limits::{Limit, LimitError};
 use crate::op::Status;
 use crate::plant::{self, Plant};
-use crate::reclaim::{self, ContextIx, LaneSet, Outcome, Quarantine, Why};
+use crate::reclaim::{self, ContextIx, KeyIx, LaneSet, Outcome, Quarantine, Why};
 
 impl Core {
     /// Asks for the reclaim of a context; it starts before the step ends.
@@ -68,14 +68,8 @@ impl Core {
             self.awaiting_handles.push_back(slot);
         }
         self.stats.cordons_with_ops_in_flight += u64::from(in_flight > 0);
-        for key in 0..self.grants.capacity() {
-            if self
-                .grants
-                .in_slot(key)
-                .is_some_and(|grant| grant.context == slot)
-            {
-                self.grants.at_mut(key).retired = true;
-            }
+        for KeyIx(key) in self.machine.keys_of(ContextIx(slot)) {
+            self.grants.at_mut(key).retired = true;
         }
         self.contexts.get_mut(slot).cordon(self.now_ns, in_flight);
         self.drive(reclaim::Event::Cordon {

@@ -187,12 +187,13 @@ impl Core {
 
     /// A context that held imports has died: they are fenced, and their owners are told.
     pub(super) fn fence_imports_of(&mut self, context: u16) {
-        for slot in 0..self.imports.capacity() {
-            if self.imports.is_used(slot) && self.imports.at(slot).context == context {
-                self.imports.at_mut(slot).tell_owner = true;
-                self.fence_import(slot);
-                self.import_ran_down(slot);
-            }
+        let mut next = self.imports.first_of(context);
+        while let Some(slot) = next {
+            // It may be buried, and no other is.
+            next = self.imports.next_of(slot);
+            self.imports.at_mut(slot).tell_owner = true;
+            self.fence_import(slot);
+            self.import_ran_down(slot);
         }
     }
 

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use keyfence_mempool::ring::spsc::Consumer;
 use keyfence_pmd::{Completion, DataPath};
 
-use crate::context::state::Phase;
 use crate::engine::Context;
 use crate::engine::command::{Command, DeathNotice, OpenContext, ToControl};
+use crate::engine::shutdown::Shutdown;
 use crate::engine::state::Core;
 use crate::engine::stats::{SharedStats, Stats};
 use crate::event::EngineEvent;
@@ -33,8 +33,7 @@ pub struct Lcore<P> {
     pub(super) commands: Consumer<Command>,
     pub(super) shared: SharedStats,
     pub(super) done: Box<[Completion]>,
-    pub(super) closing_all: bool,
-    pub(super) all_closed_told: bool,
+    pub(super) shutdown: Shutdown,
     /// A longer time between two steps is counted.
     pub(super) step_max_ns: u64,
     /// Whether the last step found something to do.
@@ -74,7 +73,7 @@ impl<P: DataPath> Lcore<P> {
         self.core.now_ns = self.core.now_ns.max(now_ns);
         self.core.stats.steps += 1;
         self.core.reclaim_budget_wrs = self.core.limits.reclaim_budget_wrs;
-        let commands = self.take_commands();
+        let commands = self.take_commands() | self.close_some();
         // A kill is cordoned with what is in flight at its arrival.
         self.reclaim_closing();
         let completions = self.poll_device();
@@ -164,9 +163,8 @@ impl<P: DataPath> Lcore<P> {
                 core.outbox.push(ToControl::Event(census));
             }
             Command::CloseAll => {
-                self.closing_all = true;
-                for slot in 0..core.contexts.capacity() {
-                    core.close(slot);
+                if self.shutdown == Shutdown::None {
+                    self.shutdown = Shutdown::Closing { next: 0 };
                 }
             }
         }
@@ -174,7 +172,7 @@ impl<P: DataPath> Lcore<P> {
 
     fn open(&mut self, request: Box<OpenContext>) {
         let contexts = u64::from(self.core.contexts.capacity());
-        let slot = if self.closing_all {
+        let slot = if self.shutdown != Shutdown::None {
             None
         } else {
             self.core
@@ -194,7 +192,7 @@ impl<P: DataPath> Lcore<P> {
         };
         let OpenContext { name, service, .. } = *request;
         self.services[slot as usize] = Some(service);
-        self.core.polled.push(slot);
+        self.core.poll_again(slot);
         self.core.stats.contexts_opened += 1;
         let context = self.core.contexts.id(slot);
         let opened = EngineEvent::Opened { context, name };
@@ -262,7 +260,7 @@ impl<P: DataPath> Lcore<P> {
         }
         if context.waits {
             context.waits = false;
-            self.core.polled.push(slot);
+            self.core.poll_again(slot);
         }
         any
     }
@@ -376,22 +374,6 @@ impl<P: DataPath> Lcore<P> {
             any = true;
         }
         any
-    }
-
-    fn tell_all_closed(&mut self) {
-        let at_rest = |slot| {
-            matches!(
-                self.core.contexts.get(slot).phase(),
-                Phase::Free | Phase::Quarantined
-            )
-        };
-        if self.closing_all
-            && !self.all_closed_told
-            && (0..self.core.contexts.capacity()).all(at_rest)
-        {
-            self.all_closed_told = true;
-            self.core.outbox.push(ToControl::AllClosed);
-        }
     }
 }
 

@@ -25,6 +25,7 @@ mod pump;
 mod receive;
 mod retire;
 mod run;
+mod shutdown;
 mod state;
 mod stats;
 mod submit;

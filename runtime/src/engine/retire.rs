@@ -71,7 +71,7 @@ impl Core {
             let grant = self.grants.at(slot);
             self.tell(grant.context, Event::GrantQuarantined(self.grants.id(slot)));
         }
-        self.count_parked(&change);
+        self.count_for_peer(&change);
         if change.freed() {
             self.key_freed(slot);
         }
@@ -79,10 +79,13 @@ impl Core {
 
     /// R8: a peer that acknowledges too little loses its session: until single lanes can be replaced, that alone makes its parked values
     /// worthless.
-    fn count_parked(&mut self, change: &Transition) {
+    fn count_for_peer(&mut self, change: &Transition) {
         let grant = self.grants.at(change.key.0);
         let (lane, peer) = (grant.lane, grant.holder.peer);
         let quota = &mut self.peers[peer.0 as usize].quota;
+        let open = |state: KeyState| !state.is_proven() && state != KeyState::Unproven;
+        quota.open_keys += u64::from(open(change.to));
+        quota.open_keys -= u64::from(open(change.from));
         if change.from == KeyState::Parked {
             quota.parked_keys -= 1;
         }

@@ -226,9 +226,20 @@ impl Core {
 
     /// Takes a context off the list of those that are polled each step.
     pub(super) fn strike_polled(&mut self, slot: u16) {
-        if let Some(at) = self.polled.iter().position(|polled| *polled == slot) {
-            self.polled.swap_remove(at);
+        if let Some(at) = self.contexts.get_mut(slot).polled_at.take() {
+            self.polled.swap_remove(at as usize);
+            if let Some(&moved) = self.polled.get(at as usize) {
+                self.contexts.get_mut(moved).polled_at = Some(at);
+            }
         }
+    }
+
+    /// Puts a context, which does not stand there, on the list of those that are polled each step.
+    pub(super) fn poll_again(&mut self, slot: u16) {
+        let at = self.polled.len() as u16;
+        let before = self.contexts.get_mut(slot).polled_at.replace(at);
+        assert_eq!(before, None, "a service is polled once a step");
+        self.polled.push(slot);
     }
 
     /// Tells a context something, unless it is past hearing.

@@ -5,13 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use keyfence_mempool::Policy;
 use keyfence_mempool::sync::{Arc, AtomicU32, Ordering};
 use keyfence_pmd::soft::{Fabric, SoftConfig, SoftDevice};
-use keyfence_pmd::{Device, Rights, Rkey};
+use keyfence_pmd::{Device, QpId, Rights, Rkey};
 
 use crate::config::{MemoryConfig, PoolConfig};
+use crate::engine::state::Core;
 use crate::engine::{Context, Engine, EngineBuilder, Lcore};
 use crate::event::{EngineEvent, Event};
+use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
 use crate::grant::table::Grant;
-use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
+use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
+use crate::lane::{Lane, LaneSetup, LaneSizes};
 use crate::reclaim::{self, ContextIx, KeyIx, KeyState, Scope};
 use crate::service::{Service, Work};
 
@@ -132,24 +135,13 @@ fn r10_a_service_is_not_called_again_after_its_panic_or_its_close() {
     }
 }
 
-#[test]
-fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
-    let (_engine, mut lcore) = engine();
-    let core = &mut lcore.core;
-    let owner = core.owner_tag(0);
+/// A grant of context `context`, to a context that never was.
+fn grant_of(core: &mut Core, context: u16) -> Grant {
+    let owner = core.owner_tag(context);
     let buf = core.memory.pools[0].cache.get(owner).unwrap();
-    let id = ContextId {
-        lcore: LcoreId(0),
-        slot: 0,
-        generation: 1,
-    };
-    let grant = Grant {
-        context: 0,
-        holder: RemoteContext {
-            peer: PeerId(0),
-            session: SessionId(1),
-            id,
-        },
+    Grant {
+        context,
+        holder: nobody(),
         lane: LaneId(0),
         window: 0,
         rkey: Rkey(1),
@@ -162,20 +154,124 @@ fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
         made_ns: 0,
         retired: false,
         ended: false,
-    };
-    let old = core.grants.insert(grant).unwrap();
-    core.grants.remove(old.slot);
-    let new = core.grants.insert(grant).unwrap();
-    assert_eq!(new.slot, old.slot);
-    let key = KeyIx(new.slot);
+    }
+}
+
+fn nobody() -> RemoteContext {
+    RemoteContext {
+        peer: PeerId(0),
+        session: SessionId(1),
+        id: ContextId {
+            lcore: LcoreId(0),
+            slot: 0,
+            generation: 1,
+        },
+    }
+}
+
+fn bind(core: &mut Core, grant: Grant) -> KeyIx {
+    let key = KeyIx(core.grants.insert(grant).unwrap().slot);
     core.drive(reclaim::Event::Bind {
         key,
-        context: ContextIx(0),
+        context: ContextIx(grant.context),
         lane: LaneId(0),
         scope: Scope::Queue,
     });
+    key
+}
+
+#[test]
+fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
+    let (_engine, mut lcore) = engine();
+    let core = &mut lcore.core;
+    let grant = grant_of(core, 0);
+    let old = core.grants.insert(grant).unwrap();
+    core.grants.remove(old.slot);
+    let key = bind(core, grant);
+    assert_eq!(key, KeyIx(old.slot));
     for done in [true, false] {
         core.deallocated(old, done);
         assert_eq!(core.machine.key_state(key), KeyState::Binding);
     }
+}
+
+fn import_of(core: &mut Core, context: u16) {
+    let quota = &mut core.contexts.get_mut(context).quota;
+    quota.imports.take(1).unwrap();
+    core.peers[0].quota.imports.take(1).unwrap();
+    let entry = ImportEntry {
+        context,
+        lane: LaneId(0),
+        grant: GrantId {
+            slot: 0,
+            generation: 1,
+        },
+        owner: nobody(),
+        address: 0,
+        len: 64,
+        rkey: Rkey(1),
+        rights: Rights::READ,
+        phase: ImportPhase::Live,
+        in_flight: 0,
+        users: 0,
+        fence: None,
+        tell_owner: false,
+    };
+    core.imports.insert(entry).unwrap();
+}
+
+/// A lane that never comes up.
+fn lane() -> Box<Lane> {
+    let setup = LaneSetup {
+        qp: QpId(0),
+        peer: PeerId(0),
+        session: SessionId(1),
+        agreed_session: 1,
+        number: 0,
+        peer_lcore: LcoreId(0),
+        connecting: true,
+        windows: Vec::new(),
+        sizes: LaneSizes {
+            send_depth: 8,
+            receive_depth: 8,
+            contexts: 256,
+            fences: 8,
+            requests: 8,
+            lookups: 8,
+            answers: 8,
+        },
+    };
+    let mut lane = Box::new(Lane::new(setup, 0));
+    lane.peer_grants = vec![PeerGrant::Unknown].into_boxed_slice();
+    lane
+}
+
+/// Grants and imports looked at for the kill of a context that has three of each, beside one that has `others`.
+fn visits_of_a_kill(others: usize) -> (u64, u64) {
+    let (_engine, mut lcore) = engine();
+    let core = &mut lcore.core;
+    core.lanes[0] = Some(lane());
+    let victim = core.contexts.open("victim".to_owned(), 1).unwrap();
+    let bystander = core.contexts.open("bystander".to_owned(), 1).unwrap();
+    for at in 0..others + 3 {
+        let context = if at < others { bystander } else { victim };
+        let grant = grant_of(core, context);
+        bind(core, grant);
+        import_of(core, context);
+    }
+    core.close(victim);
+    assert_eq!(core.closing.pop_front(), Some(victim));
+    core.grants.visits.set(0);
+    core.imports.visits.set(0);
+    core.cordon(victim);
+    core.take_epoch(victim);
+    assert_eq!(core.imports.in_use() as usize, others);
+    (core.grants.visits.get(), core.imports.visits.get())
+}
+
+#[test]
+fn r5_a_kill_costs_what_the_context_has_and_not_what_the_tables_hold() {
+    let (grants, imports) = visits_of_a_kill(0);
+    assert!(grants <= 4 * 3 && imports <= 12 * 3, "{grants}, {imports}");
+    assert_eq!(visits_of_a_kill(50), (grants, imports));
 }

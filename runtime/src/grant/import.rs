@@ -2,6 +2,7 @@
 
 use keyfence_pmd::{Rights, Rkey};
 
+use crate::grant::by_context::ByContext;
 use crate::ids::{GrantId, ImportId, LaneId, RemoteContext};
 
 /// Where an import is in its life.
@@ -49,14 +50,21 @@ pub struct ImportEntry {
 pub struct Imports {
     slots: Vec<(u32, Option<ImportEntry>)>,
     free: Vec<u32>,
+    by_context: ByContext,
+    /// Entries looked at.
+    #[cfg(test)]
+    pub visits: core::cell::Cell<u64>,
 }
 
 impl Imports {
-    /// Room for `capacity` imports.
-    pub fn new(capacity: u32) -> Self {
+    /// Room for `capacity` imports of so many contexts.
+    pub fn new(capacity: u32, contexts: u16) -> Self {
         Self {
             slots: vec![(0, None); capacity as usize],
             free: (0..capacity).rev().collect(),
+            by_context: ByContext::new(capacity, contexts),
+            #[cfg(test)]
+            visits: core::cell::Cell::new(0),
         }
     }
 
@@ -66,6 +74,7 @@ impl Imports {
         let (generation, entry) = &mut self.slots[slot as usize];
         *generation += 1;
         *entry = Some(import);
+        self.by_context.insert(import.context, slot);
         Some(ImportId {
             slot,
             generation: *generation,
@@ -80,6 +89,7 @@ impl Imports {
 
     /// The import in `slot`; it must be there.
     pub fn at(&self, slot: u32) -> &ImportEntry {
+        self.visited();
         self.slots[slot as usize]
             .1
             .as_ref()
@@ -88,6 +98,7 @@ impl Imports {
 
     /// The import in `slot`, to change; it must be there.
     pub fn at_mut(&mut self, slot: u32) -> &mut ImportEntry {
+        self.visited();
         self.slots[slot as usize]
             .1
             .as_mut()
@@ -113,7 +124,23 @@ impl Imports {
             "an import outlives its operations"
         );
         self.free.push(slot);
+        self.by_context.remove(import.context, slot);
         import
+    }
+
+    /// The first of a context's imports.
+    pub fn first_of(&self, context: u16) -> Option<u32> {
+        self.by_context.first(context)
+    }
+
+    /// The next of the same context.
+    pub fn next_of(&self, slot: u32) -> Option<u32> {
+        self.by_context.next(slot)
+    }
+
+    fn visited(&self) {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
     }
 
     /// Imports in the table.
@@ -128,6 +155,7 @@ impl Imports {
 
     /// Whether `slot` holds an import.
     pub fn is_used(&self, slot: u32) -> bool {
+        self.visited();
         self.slots[slot as usize].1.is_some()
     }
 }

@@ -43,6 +43,9 @@ pub struct Grant {
 pub struct Grants {
     slots: Vec<(u32, Option<Grant>)>,
     free: Vec<u32>,
+    /// Entries looked at.
+    #[cfg(test)]
+    pub visits: core::cell::Cell<u64>,
 }
 
 impl Grants {
@@ -51,6 +54,8 @@ impl Grants {
         Self {
             slots: vec![(0, None); capacity as usize],
             free: (0..capacity).rev().collect(),
+            #[cfg(test)]
+            visits: core::cell::Cell::new(0),
         }
     }
 
@@ -78,6 +83,7 @@ impl Grants {
 
     /// The grant in `slot`; it must be there.
     pub fn at(&self, slot: u32) -> &Grant {
+        self.visited();
         self.slots[slot as usize]
             .1
             .as_ref()
@@ -86,6 +92,7 @@ impl Grants {
 
     /// The grant in `slot`, to change; it must be there.
     pub fn at_mut(&mut self, slot: u32) -> &mut Grant {
+        self.visited();
         self.slots[slot as usize]
             .1
             .as_mut()
@@ -94,6 +101,7 @@ impl Grants {
 
     /// The grant in `slot`, if there is one.
     pub fn in_slot(&self, slot: u32) -> Option<&Grant> {
+        self.visited();
         self.slots[slot as usize].1.as_ref()
     }
 
@@ -120,6 +128,7 @@ impl Grants {
         self.slots
             .iter()
             .enumerate()
+            .inspect(|_| self.visited())
             .filter_map(|(slot, (generation, grant))| {
                 let id = GrantId {
                     slot: slot as u32,
@@ -127,6 +136,11 @@ impl Grants {
                 };
                 grant.as_ref().map(|grant| (id, grant))
             })
+    }
+
+    fn visited(&self) {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
     }
 
     /// Slots of the table.

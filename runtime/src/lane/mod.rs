@@ -343,7 +343,8 @@ impl Lane {
 
     /// Lets one context try again, if it waits for a credit.
     pub fn unstarve(&mut self, context: u16) {
-        if self.starved.strike(context) {
+        // Who has nothing queued is spared the search.
+        if self.contexts[context as usize].queued && self.starved.strike(context) {
             self.turns.push(context);
         }
     }

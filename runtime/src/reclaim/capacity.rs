@@ -89,6 +89,12 @@ impl Capacity {
         }
     }
 
+    /// Places of timers: one an epoch slot, and the interval's.
+    #[must_use]
+    pub const fn timers(&self) -> usize {
+        1 + self.slots()
+    }
+
     pub(super) const fn slots(&self) -> usize {
         self.epochs as usize + self.contexts as usize + self.lanes as usize
     }

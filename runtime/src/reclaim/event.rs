@@ -1,5 +1,6 @@
 //! What the engine tells the machine.
 
+use super::capacity::SlotIx;
 use super::key::{ContextIx, KeyIx, Scope, TicketIx};
 use super::lane_set::LaneSet;
 use crate::ids::{Epoch, LaneId};
@@ -16,6 +17,19 @@ pub enum Timer {
     /// `drain_timeout` and three control timeouts: the longest that the sacrifice of a lane takes. The epoch ends here
     /// at the latest.
     Final(Epoch),
+}
+
+impl Timer {
+    /// Its place among [`Capacity::timers`](super::Capacity::timers): an epoch has one armed at a time.
+    #[must_use]
+    pub const fn place(self) -> usize {
+        match self {
+            Self::FlushInterval => 0,
+            Self::Fence(epoch) | Self::Invalidate(epoch) | Self::Final(epoch) => {
+                1 + SlotIx::of(epoch).0 as usize
+            }
+        }
+    }
 }
 
 /// What has happened. Each is a fact that the engine has in hand, never an intention.

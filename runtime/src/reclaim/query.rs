@@ -34,6 +34,11 @@ impl Machine {
         self.key(key).context
     }
 
+    /// Keys ever bound for the context that are not proven ended.
+    pub fn keys_of(&self, context: ContextIx) -> impl Iterator<Item = KeyIx> + '_ {
+        self.members.iter(Self::member_list(context))
+    }
+
     /// Keys by state.
     #[must_use]
     pub fn counts(&self) -> Counts {
