@@ -2,7 +2,7 @@
 
 use keyfence_mempool::buf::Buf;
 
-use crate::engine::GrantRecord;
+use crate::engine::{GrantRecord, JoinRefusal};
 use crate::ids::{ContextId, Epoch, GrantId, ImportId, LcoreId, PeerId, RemoteContext};
 use crate::op::OpDone;
 use keyfence_pmd::Rights;
@@ -197,6 +197,17 @@ pub enum EngineEvent {
     PeerUp(PeerId),
     /// A session ended for good.
     PeerDown(PeerId),
+    /// A session with a peer did not come about. The engine whose name sorts first asks, and tries again by itself, later each time; a session that
+    /// stands ends that. The other one tells what it refuses and what fails on its side, more and more rarely while that goes on.
+    JoinRefused {
+        /// The peer.
+        peer: PeerId,
+        /// Why.
+        why: JoinRefusal,
+        /// When it is tried again at the earliest, by the clock of [`Engine::control`](crate::Engine::control): what was made for this try has to
+        /// be taken down first. `None` if it is the peer that asks, or this engine is being closed.
+        retry_ns: Option<u64>,
+    },
     /// An lcore's thread ended by a panic.
     LcoreDied(LcoreId),
     /// The answer to [`Engine::census`](crate::Engine::census).

@@ -102,6 +102,7 @@ pub mod latency;
 pub mod limits;
 mod op;
 pub mod plant;
+mod random;
 pub mod reclaim;
 mod service;
 pub mod trace;
@@ -111,8 +112,9 @@ pub use client::{
     Client, ClientConfig, ClientEvent, ClientLookupError, ClientSendError, CommandError, Locals,
 };
 pub use engine::{
-    BuildError, Context, Engine, EngineBuilder, GrantRecord, Lcore, Lease, Local, LookupError,
-    MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats, Stats, Usage,
+    BuildError, Context, Engine, EngineBuilder, GrantRecord, JoinRefusal, Lcore, Lease, Local,
+    LookupError, MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats,
+    Stats, Usage,
 };
 pub use error::{AllocError, FlushError, GrantError, RevokeError, SubmitError};
 pub use event::{EngineEvent, Event, Import, Message, QuarantineReason};

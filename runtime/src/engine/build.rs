@@ -10,6 +10,7 @@ use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
 use crate::engine::Engine;
+use crate::engine::backoff::Backoff;
 use crate::engine::command::{Command, DeathNotice, Outbox, ToControl};
 use crate::engine::control::{ControlSide, LcorePort};
 use crate::engine::join::Identity;
@@ -250,7 +251,7 @@ impl EngineBuilder {
         let peers = Peers::new(self.peer_table(), lcores, slots, self.limits.lanes as u16);
         Ok(Engine {
             name: self.engine.name,
-            control: ControlSide::new(device, ports, peers, identity),
+            control: ControlSide::new(device, ports, peers, identity, &self.timeouts),
             lcores: cores,
             cpus: self.engine.lcores,
             idle: self.engine.idle,
@@ -332,6 +333,7 @@ impl EngineBuilder {
             address: address.clone(),
             phase: PeerPhase::Apart { retry_ns: 0 },
             rest_until_ns: 0,
+            backoff: Backoff::default(),
             was_up: false,
             session: SessionId(0),
             agreed_session: 0,

@@ -97,6 +97,8 @@ pub(super) enum ToControl {
     LaneAttached(LaneId),
     /// Both hellos are in.
     LaneUp(LaneId),
+    /// The peer's hello on the lane does not fit; the lane breaks.
+    HelloRefused(LaneId),
     /// The lane broke, or must be broken.
     LaneBroken(LaneId),
     /// End a key by deallocating its window.

@@ -4,14 +4,19 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc::{Consumer, Producer};
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
-use keyfence_pmd::{ControlError, ControlEvent, Device, QpId, WindowId};
+use keyfence_pmd::{ControlEvent, Device};
 
+use crate::config::Timeouts;
+use crate::engine::backoff::Bounds;
+use crate::engine::calls::LateCall;
 use crate::engine::command::{Command, ToControl};
 use crate::engine::join::Identity;
 use crate::engine::peers::Peers;
+use crate::engine::refusal::JoinRefusal;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
-use crate::ids::{GrantId, LaneId, LcoreId};
+use crate::ids::{LaneId, LcoreId};
+use crate::random::{Random, mix};
 
 /// The control side's ends of the rings to one lcore.
 pub(super) struct LcorePort {
@@ -68,26 +73,30 @@ impl LcorePort {
     }
 }
 
-/// A control call that is to be tried again: it was late, and may yet be the proof.
+/// How long the control side waits for what.
 #[derive(Clone, Copy, Debug)]
-enum Retry {
-    Dealloc {
-        lcore: LcoreId,
-        grant: GrantId,
-        window: WindowId,
-    },
-    EndLane {
-        lcore: LcoreId,
-        lane: LaneId,
-        qp: QpId,
-    },
-    /// Of a lane that is gone.
-    Window(WindowId),
-    Error {
-        lcore: LcoreId,
-        lane: LaneId,
-        qp: QpId,
-    },
+pub(super) struct Patience {
+    /// For all lanes of a session to stand.
+    pub join_ns: u64,
+    /// Between two joins of a peer.
+    pub join: Bounds,
+    /// Between two tries of a call that was late.
+    pub call: Bounds,
+}
+
+impl Patience {
+    fn new(timeouts: &Timeouts) -> Self {
+        /// The first wait, and the longest, of each.
+        const JOIN_NS: (u64, u64) = (5_000_000, 1_000_000_000);
+        const CALL_NS: (u64, u64) = (100_000, 50_000_000);
+        // A quarter, so that what comes back within its timeout is found within it.
+        let most_ns = |most: u64, timeout_ns: u64| most.min(timeout_ns / 4);
+        Self {
+            join_ns: timeouts.reconnect_timeout_ns,
+            join: Bounds::new(JOIN_NS.0, most_ns(JOIN_NS.1, timeouts.reconnect_timeout_ns)),
+            call: Bounds::new(CALL_NS.0, most_ns(CALL_NS.1, timeouts.control_timeout_ns)),
+        }
+    }
 }
 
 /// The control side.
@@ -104,14 +113,21 @@ pub(super) struct ControlSide<D> {
     pub last_agreed: u32,
     /// Whether the engine is shutting down: no new session begins.
     pub parting: bool,
-    /// Lanes whose peer was not there; tried again all together.
-    pub try_again: Vec<QpId>,
-    pub try_again_ns: u64,
-    retries: VecDeque<Retry>,
+    /// The time, as the caller said last.
+    pub now_ns: u64,
+    pub patience: Patience,
+    pub random: Random,
+    pub late_calls: Vec<LateCall>,
 }
 
 impl<D: Device> ControlSide<D> {
-    pub fn new(device: Arc<D>, ports: Vec<LcorePort>, peers: Peers, identity: Identity) -> Self {
+    pub fn new(
+        device: Arc<D>,
+        ports: Vec<LcorePort>,
+        peers: Peers,
+        identity: Identity,
+        timeouts: &Timeouts,
+    ) -> Self {
         Self {
             device,
             ports,
@@ -120,17 +136,20 @@ impl<D: Device> ControlSide<D> {
             all_closed: 0,
             sessions: 0,
             last_agreed: identity.incarnation.0 as u32,
+            // A stream of its own beside the lanes' tags.
+            random: Random::new(mix(!identity.tag_seed)),
             identity,
             parting: false,
-            try_again: Vec::new(),
-            try_again_ns: 0,
-            retries: VecDeque::new(),
+            now_ns: 0,
+            patience: Patience::new(timeouts),
+            late_calls: Vec::new(),
         }
     }
 
-    /// Does the control work that is due. Returns whether there was any.
+    /// Does the control work that is due. Returns whether there was any: not while all that is left waits for its time.
     pub fn run(&mut self, now_ns: u64) -> bool {
-        let mut any = self.retry();
+        self.now_ns = self.now_ns.max(now_ns);
+        let mut any = self.call_again();
         while let Some(event) = self.device.poll_event() {
             any = true;
             self.device_event(event);
@@ -148,7 +167,7 @@ impl<D: Device> ControlSide<D> {
                 self.events.push_back(EngineEvent::LcoreDied(id));
             }
         }
-        any | self.connect_due(now_ns)
+        any | self.join_due()
     }
 
     fn obey(&mut self, lcore: LcoreId, message: ToControl) {
@@ -161,7 +180,8 @@ impl<D: Device> ControlSide<D> {
             }
             ToControl::LaneAttached(lane) => self.lane_attached(lcore, lane),
             ToControl::LaneUp(lane) => self.lane_up(lcore, lane),
-            ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane),
+            ToControl::HelloRefused(lane) => self.lane_broken(lcore, lane, JoinRefusal::Hello),
+            ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane, JoinRefusal::LaneBroke),
             ToControl::Dealloc {
                 lane,
                 grant,
@@ -211,92 +231,10 @@ impl<D: Device> ControlSide<D> {
         self.ports[lcore.0 as usize].send(command);
     }
 
-    /// A call that is late is tried again until it is done; one retry a window, however often it is asked for.
-    fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
-        let waits = |retry: &Retry| matches!(retry, Retry::Dealloc { window: known, .. } if *known == window);
-        self.retries.retain(|retry| !waits(retry));
-        let done = self.try_dealloc(lcore, grant, window);
-        self.send(lcore, Command::Deallocated { grant, done });
-    }
-
-    fn dealloc_again(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
-        if self.try_dealloc(lcore, grant, window) {
-            self.send(lcore, Command::Deallocated { grant, done: true });
-        }
-    }
-
-    fn try_dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) -> bool {
-        // A window that is gone was deallocated by a call that came back late.
-        let done = matches!(
-            self.device.dealloc_window(window),
-            Ok(()) | Err(ControlError::NoSuchWindow(_))
-        );
-        if !done {
-            self.retries.push_back(Retry::Dealloc {
-                lcore,
-                grant,
-                window,
-            });
-        }
-        done
-    }
-
-    /// Ends a drained lane: its windows that no key has, then its queue pair.
-    fn end_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
-        if let Some(record) = self.peers.lane_mut(lcore, lane) {
-            let device = &self.device;
-            record
-                .windows
-                .retain(|window| device.dealloc_window(*window).is_err());
-        }
-        match self.device.destroy_qp(qp) {
-            Ok(()) | Err(ControlError::NoSuchQp(_)) => {
-                if let Some(record) = self.peers.lane_mut(lcore, lane) {
-                    let left = core::mem::take(&mut record.windows);
-                    self.retries.extend(left.into_iter().map(Retry::Window));
-                }
-                self.send(lcore, Command::QpDestroyed(lane));
-            }
-            Err(_) => self.retries.push_back(Retry::EndLane { lcore, lane, qp }),
-        }
-    }
-
-    /// Moves a queue pair to error. The lcore hears of it only when it is: until then an invalidation on it may yet be executed (R3).
-    pub fn error_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
-        match self.device.error_qp(qp) {
-            Ok(()) | Err(ControlError::NoSuchQp(_)) => self.send(lcore, Command::QpInError(lane)),
-            Err(_) => self.retries.push_back(Retry::Error { lcore, lane, qp }),
-        }
-    }
-
-    fn retry(&mut self) -> bool {
-        let due = self.retries.len();
-        for _ in 0..due {
-            match self.retries.pop_front() {
-                Some(Retry::Dealloc {
-                    lcore,
-                    grant,
-                    window,
-                }) => self.dealloc_again(lcore, grant, window),
-                Some(Retry::EndLane { lcore, lane, qp }) => self.end_lane(lcore, lane, qp),
-                Some(Retry::Error { lcore, lane, qp }) => self.error_lane(lcore, lane, qp),
-                Some(Retry::Window(window)) => match self.device.dealloc_window(window) {
-                    Ok(()) | Err(ControlError::NoSuchWindow(_)) => {}
-                    Err(_) => self.retries.push_back(Retry::Window(window)),
-                },
-                None => {}
-            }
-        }
-        due > 0
-    }
-
-    /// A lane broke: its session is over, so every queue pair of it goes to error.
-    fn lane_broken(&mut self, lcore: LcoreId, lane: LaneId) {
-        let Some(peer) = self.peers.lane_mut(lcore, lane).map(|record| record.peer) else {
-            return;
-        };
-        for record in self.peers.end_session(peer) {
-            self.error_lane(record.lcore, record.lane, record.qp);
+    /// A lane broke: its session is over, or will not be.
+    fn lane_broken(&mut self, lcore: LcoreId, lane: LaneId, why: JoinRefusal) {
+        if let Some(peer) = self.peers.lane_mut(lcore, lane).map(|record| record.peer) {
+            self.end_session(peer, why);
         }
     }
 
@@ -306,7 +244,7 @@ impl<D: Device> ControlSide<D> {
                 request, private, ..
             } => self.connect_request(request, &private),
             ControlEvent::Connected { qp, private } => self.connected(qp, &private),
-            ControlEvent::Rejected { qp, .. } => self.rejected(qp),
+            ControlEvent::Rejected { qp, private } => self.rejected(qp, &private),
         }
     }
 }

@@ -1,49 +1,22 @@
 //! Joining a peer: the engine whose name sorts first connects, the other accepts; one connection a lane. Never waits for the other side.
 
-use keyfence_pmd::{ControlError, Device, QpConfig, QpId, RequestId, Window};
-use zerocopy::little_endian::{U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use keyfence_pmd::{ControlError, Device, QpConfig, QpId, Window};
+use zerocopy::IntoBytes;
 
 use crate::context::ops::MAX_RANGES;
+use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
 use crate::engine::lookup::LOOKUPS;
 use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase, name_hash};
+use crate::engine::private::understood;
+use crate::engine::refusal::{JoinRefusal, Refused};
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 use crate::lane::credits::ContextCredits;
 use crate::lane::{Lane, LaneSetup, LaneSizes};
 use crate::limits::Limits;
-use crate::wire::VERSION;
-
-/// Marks the private data of keyfence.
-const MAGIC: u16 = 0x6b66;
-
-/// How long a refused or unreachable peer is left alone.
-const RETRY_NS: u64 = 5_000_000;
-
-/// The most contexts or grants of an lcore that a peer may claim, so that its word can't exhaust our memory.
-const MAX_TABLE: u32 = 1 << 20;
-
-/// What each side tells the other with the connection; it fits the 56 bytes of a rdma_cm request.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
-#[repr(C)]
-struct Private {
-    magic: U16,
-    version: U16,
-    source_lcore: U16,
-    target_lcore: U16,
-    number: U16,
-    siblings: U16,
-    lcores: U16,
-    reserved: U16,
-    session: U32,
-    contexts: U32,
-    grants: U32,
-    name_hash: U64,
-    incarnation: U128,
-}
 
 /// What an engine says of itself to every peer.
 #[derive(Clone, Debug)]
@@ -57,63 +30,124 @@ pub(super) struct Identity {
 }
 
 impl<D: Device> ControlSide<D> {
-    /// Starts what is due: the first lane to a peer that is ours to connect.
-    pub fn connect_due(&mut self, now_ns: u64) -> bool {
-        let mut any = self.connect_again(now_ns);
+    /// Does what is due: begins sessions with peers that are ours to connect, asks again, and gives up what has had its time. Returns whether there
+    /// was any.
+    pub fn join_due(&mut self) -> bool {
+        let mut any = false;
         for at in 0..self.peers.peers.len() {
             let peer = PeerId(at as u16);
-            let entry = self.peers.get(peer);
-            let due = matches!(entry.phase, PeerPhase::Apart { retry_ns } if now_ns >= retry_ns);
-            if !due || self.identity.name >= entry.name || self.parting {
-                continue;
-            }
-            any = true;
-            self.last_agreed = self.last_agreed.wrapping_add(1).max(1);
-            self.begin_session(peer, self.last_agreed);
-            let entry = self.peers.get_mut(peer);
-            entry.rest_until_ns = now_ns.saturating_add(RETRY_NS);
-            // Not known before the peer's first word.
-            entry.lcores = 0;
-            if self
-                .make_lane(peer, LcoreId(0), LcoreId(0), 0, LaneOrigin::Connecting)
-                .is_err()
-            {
-                self.put_off(peer, now_ns);
+            match self.peers.get(peer).phase {
+                PeerPhase::Apart { retry_ns } => {
+                    if self.now_ns >= retry_ns && !self.parting && self.is_ours_to_join(peer) {
+                        any = true;
+                        self.join(peer);
+                    }
+                }
+                PeerPhase::Waiting { qp, retry_ns } => {
+                    if self.now_ns >= retry_ns && !self.parting {
+                        any = true;
+                        self.ask_again(peer, qp);
+                    }
+                }
+                PeerPhase::Joining { deadline_ns } => {
+                    if self.now_ns >= deadline_ns {
+                        any = true;
+                        let waited_ns = self.patience.join_ns;
+                        self.end_session(peer, JoinRefusal::Timeout { waited_ns });
+                    }
+                }
+                PeerPhase::Up | PeerPhase::Parting { .. } => {}
             }
         }
         any
     }
 
+    /// The engine whose name sorts first asks.
+    fn is_ours_to_join(&self, peer: PeerId) -> bool {
+        self.identity.name < self.peers.get(peer).name
+    }
+
+    /// Begins a session with its first lane.
+    fn join(&mut self, peer: PeerId) {
+        self.last_agreed = self.last_agreed.wrapping_add(1).max(1);
+        self.begin_session(peer, self.last_agreed);
+        let rest_ns = self.patience.join.least_ns();
+        let entry = self.peers.get_mut(peer);
+        entry.rest_until_ns = self.now_ns.saturating_add(rest_ns);
+        // Not known before the peer's first word.
+        entry.lcores = 0;
+        let origin = LaneOrigin::Connecting;
+        if let Err(error) = self.make_lane(peer, LcoreId(0), LcoreId(0), 0, origin) {
+            self.refuse(peer, error.into());
+            let retry_ns = self.peers.get(peer).rest_until_ns;
+            self.peers.get_mut(peer).phase = PeerPhase::Apart { retry_ns };
+        }
+    }
+
+    /// Asks for the first lane's connection again.
+    fn ask_again(&mut self, peer: PeerId, qp: QpId) {
+        self.peers.get_mut(peer).phase = self.joining();
+        let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
+        if let Some((lcore, lane)) = record.map(|record| (record.lcore, record.lane)) {
+            self.lane_attached(lcore, lane);
+        }
+    }
+
+    fn joining(&self) -> PeerPhase {
+        let deadline_ns = self.now_ns.saturating_add(self.patience.join_ns);
+        PeerPhase::Joining { deadline_ns }
+    }
+
+    /// The first lane's connection was not taken: it is asked for again, later.
+    fn wait(&mut self, peer: PeerId, qp: QpId, why: JoinRefusal) {
+        self.refuse(peer, why);
+        let retry_ns = self.peers.get(peer).rest_until_ns;
+        self.peers.get_mut(peer).phase = PeerPhase::Waiting { qp, retry_ns };
+    }
+
+    /// Says that a join has failed, and settles when the next is due. What the peer asks for may fail as often as it likes: that is told more
+    /// rarely each time.
+    pub fn refuse(&mut self, peer: PeerId, why: JoinRefusal) {
+        let ours = self.is_ours_to_join(peer);
+        let entry = self.peers.get_mut(peer);
+        if !ours && self.now_ns < entry.rest_until_ns {
+            return;
+        }
+        let wait_ns = entry.backoff.failed(self.patience.join, &mut self.random);
+        let next_ns = self.now_ns.saturating_add(wait_ns);
+        entry.rest_until_ns = next_ns.max(entry.rest_until_ns);
+        let retry_ns = (ours && !self.parting).then_some(entry.rest_until_ns);
+        tracing::info!(peer = entry.name, %why, retry_ns, "no session came about");
+        let refused = EngineEvent::JoinRefused {
+            peer,
+            why,
+            retry_ns,
+        };
+        self.events.push_back(refused);
+    }
+
+    /// Ends a session: every queue pair of it goes to error. `why` is told if the session did not stand yet.
+    pub fn end_session(&mut self, peer: PeerId, why: JoinRefusal) {
+        if self.peers.get(peer).phase.is_joining() {
+            self.refuse(peer, why);
+        }
+        for record in self.peers.end_session(peer) {
+            self.error_lane(record.lcore, record.lane, record.qp);
+        }
+    }
+
     /// Gives the session a number that no earlier one of this engine had, whatever number both sides know it by.
-    fn begin_session(&mut self, peer: PeerId, agreed: u32) {
+    pub fn begin_session(&mut self, peer: PeerId, agreed: u32) {
         self.sessions += 1;
+        let phase = self.joining();
         let entry = self.peers.get_mut(peer);
         entry.session = SessionId(self.sessions);
         entry.agreed_session = agreed;
-        entry.phase = PeerPhase::Joining;
-    }
-
-    fn connect_again(&mut self, now_ns: u64) -> bool {
-        if self.try_again.is_empty() || now_ns < self.try_again_ns {
-            return false;
-        }
-        self.try_again_ns = now_ns.saturating_add(RETRY_NS);
-        for qp in core::mem::take(&mut self.try_again) {
-            let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
-            if let Some((lcore, lane)) = record.map(|record| (record.lcore, record.lane)) {
-                self.lane_attached(lcore, lane);
-            }
-        }
-        true
-    }
-
-    fn put_off(&mut self, peer: PeerId, now_ns: u64) {
-        let retry_ns = now_ns.saturating_add(RETRY_NS);
-        self.peers.get_mut(peer).phase = PeerPhase::Apart { retry_ns };
+        entry.phase = phase;
     }
 
     /// Makes a queue pair and, after it, its windows, and hands them to the lcore.
-    fn make_lane(
+    pub fn make_lane(
         &mut self,
         peer: PeerId,
         lcore: LcoreId,
@@ -191,81 +225,13 @@ impl<D: Device> ControlSide<D> {
                 self.device.accept(request, record.qp, private.as_bytes())
             }
         };
+        let unanswered = self.peers.get(record.peer).lcores == 0;
         match started {
             Ok(()) => {}
-            Err(ControlError::Unreachable(_)) => self.try_again.push(record.qp),
-            Err(error) => {
-                tracing::warn!(%error, "a lane could not be connected");
-                self.lane_broken_by(&record);
+            Err(error @ ControlError::Unreachable(_)) if unanswered => {
+                self.wait(record.peer, record.qp, error.into());
             }
-        }
-    }
-
-    fn lane_broken_by(&mut self, record: &LaneRecord) {
-        for record in self.peers.end_session(record.peer) {
-            self.error_lane(record.lcore, record.lane, record.qp);
-        }
-    }
-
-    /// The peer wants a lane.
-    pub fn connect_request(&mut self, request: RequestId, private: &[u8]) {
-        let admitted = Private::ref_from_bytes(private)
-            .ok()
-            .copied()
-            .and_then(|private| {
-                let peer = self.admit(&private)?;
-                let (lcore, peer_lcore) = (private.target_lcore.get(), private.source_lcore.get());
-                let origin = LaneOrigin::Accepting(request);
-                let made = self.make_lane(
-                    peer,
-                    LcoreId(lcore),
-                    LcoreId(peer_lcore),
-                    private.number.get(),
-                    origin,
-                );
-                if made.is_err() {
-                    self.peers.forget_joining(peer);
-                }
-                made.ok()
-            });
-        if admitted.is_none() {
-            // The asker may have gone meanwhile.
-            let _ = self.device.reject(request, &[]);
-        }
-    }
-
-    /// The peer that a request is of, if it fits the session that stands or may begin one.
-    fn admit(&mut self, private: &Private) -> Option<PeerId> {
-        if self.parting
-            || private.magic.get() != MAGIC
-            || private.version.get() != VERSION
-            || private.siblings.get() != self.peers.siblings
-            || private.target_lcore.get() >= self.peers.lcores
-            || private.source_lcore.get() >= private.lcores.get()
-            || private.number.get() >= self.peers.siblings
-        {
-            return None;
-        }
-        let peer = self.peers.by_hash(private.name_hash.get())?;
-        let incarnation = Incarnation(private.incarnation.get());
-        let entry = self.peers.get(peer);
-        match entry.phase {
-            PeerPhase::Apart { .. } => {
-                self.begin_session(peer, private.session.get());
-                let entry = self.peers.get_mut(peer);
-                entry.incarnation = incarnation;
-                entry.lcores = private.lcores.get();
-                entry.contexts = private.contexts.get().min(MAX_TABLE);
-                entry.grants = private.grants.get().min(MAX_TABLE);
-                Some(peer)
-            }
-            PeerPhase::Joining => {
-                let same = entry.agreed_session == private.session.get()
-                    && entry.incarnation == incarnation;
-                same.then_some(peer)
-            }
-            // Both losses must have ended before a new session opens.
-            PeerPhase::Up | PeerPhase::Parting { .. } => None,
+            Err(error) => self.end_session(record.peer, error.into()),
         }
     }
 
@@ -275,8 +241,10 @@ impl<D: Device> ControlSide<D> {
         let Some(record) = record.cloned() else {
             return;
         };
-        if record.origin == LaneOrigin::Connecting && !self.answered(&record, private) {
-            self.lane_broken_by(&record);
+        if record.origin == LaneOrigin::Connecting
+            && let Err(why) = self.answered(&record, private)
+        {
+            self.end_session(record.peer, why);
             return;
         }
         let entry = self.peers.get(record.peer);
@@ -290,56 +258,54 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// Takes the accepting side's word; its first one leads to the other lanes.
-    fn answered(&mut self, record: &LaneRecord, private: &[u8]) -> bool {
-        let Ok(private) = Private::ref_from_bytes(private).copied() else {
-            return false;
-        };
+    fn answered(&mut self, record: &LaneRecord, private: &[u8]) -> Result<(), JoinRefusal> {
+        let private = *understood(private)?;
         let entry = self.peers.get_mut(record.peer);
-        let fits = private.magic.get() == MAGIC
-            && private.version.get() == VERSION
-            && private.session.get() == entry.agreed_session
-            && private.siblings.get() == self.peers.siblings
-            && private.lcores.get() > 0;
-        if !fits {
-            return false;
+        if private.name_hash.get() != name_hash(&entry.name) {
+            return Err(JoinRefusal::WrongName);
+        }
+        let (ours, theirs) = (self.peers.siblings, private.siblings.get());
+        if theirs != ours {
+            return Err(JoinRefusal::Lanes { ours, theirs });
         }
         let entry = self.peers.get_mut(record.peer);
+        if private.session.get() != entry.agreed_session || private.lcores.get() == 0 {
+            return Err(JoinRefusal::Malformed);
+        }
         if entry.lcores > 0 {
-            return entry.incarnation.0 == private.incarnation.get();
+            let same = entry.incarnation.0 == private.incarnation.get();
+            return same.then_some(()).ok_or(JoinRefusal::Restarted);
         }
-        entry.lcores = private.lcores.get();
-        entry.incarnation = Incarnation(private.incarnation.get());
-        entry.contexts = private.contexts.get().min(MAX_TABLE);
-        entry.grants = private.grants.get().min(MAX_TABLE);
-        let lcores = entry.lcores;
+        entry.introduce(&private);
+        Ok(self.make_other_lanes(record.peer)?)
+    }
+
+    /// Makes the lanes to a peer but for the first, which exists.
+    fn make_other_lanes(&mut self, peer: PeerId) -> Result<(), ControlError> {
         for lcore in 0..self.peers.lcores {
-            for peer_lcore in 0..lcores {
+            for peer_lcore in 0..self.peers.get(peer).lcores {
                 for number in 0..self.peers.siblings {
-                    let first = (lcore, peer_lcore, number) == (0, 0, 0);
-                    let (lcore, peer_lcore) = (LcoreId(lcore), LcoreId(peer_lcore));
-                    let origin = LaneOrigin::Connecting;
-                    if !first
-                        && self
-                            .make_lane(record.peer, lcore, peer_lcore, number, origin)
-                            .is_err()
-                    {
-                        return false;
+                    if (lcore, peer_lcore, number) != (0, 0, 0) {
+                        let (lcore, peer_lcore) = (LcoreId(lcore), LcoreId(peer_lcore));
+                        self.make_lane(peer, lcore, peer_lcore, number, LaneOrigin::Connecting)?;
                     }
                 }
             }
         }
-        true
+        Ok(())
     }
 
     /// The peer refused. While it has said nothing yet it may still be settling an older session: the same lane is tried again.
-    pub fn rejected(&mut self, qp: QpId) {
-        let Some(record) = self.peers.lane_by_qp(qp).cloned() else {
+    pub fn rejected(&mut self, qp: QpId, private: &[u8]) {
+        let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
+        let Some(peer) = record.map(|record| record.peer) else {
             return;
         };
-        if self.peers.get(record.peer).lcores == 0 && !record.broken {
-            self.try_again.push(record.qp);
+        let why = Refused::read(private, self.peers.siblings);
+        if self.peers.get(peer).lcores == 0 {
+            self.wait(peer, qp, why);
         } else {
-            self.lane_broken_by(&record);
+            self.end_session(peer, why);
         }
     }
 
@@ -350,32 +316,19 @@ impl<D: Device> ControlSide<D> {
         };
         record.up = true;
         let peer = record.peer;
-        if self.peers.get(peer).phase == PeerPhase::Joining && self.peers.all_up(peer) {
-            self.peers.get_mut(peer).phase = PeerPhase::Up;
-            self.peers.get_mut(peer).was_up = true;
+        if self.peers.get(peer).phase.is_joining() && self.peers.all_up(peer) {
+            let ours = self.is_ours_to_join(peer);
+            let entry = self.peers.get_mut(peer);
+            entry.phase = PeerPhase::Up;
+            entry.was_up = true;
+            entry.backoff = Backoff::default();
+            if !ours {
+                entry.rest_until_ns = 0;
+            }
             for lcore in 0..self.peers.lcores {
                 self.send(LcoreId(lcore), Command::SessionUp(peer));
             }
             self.events.push_back(EngineEvent::PeerUp(peer));
-        }
-    }
-
-    fn private(&self, record: &LaneRecord) -> Private {
-        let limits = &self.identity.limits;
-        Private {
-            magic: MAGIC.into(),
-            version: VERSION.into(),
-            source_lcore: record.lcore.0.into(),
-            target_lcore: record.peer_lcore.0.into(),
-            number: record.number.into(),
-            siblings: self.peers.siblings.into(),
-            lcores: self.peers.lcores.into(),
-            reserved: 0.into(),
-            session: self.peers.get(record.peer).agreed_session.into(),
-            contexts: limits.contexts.into(),
-            grants: limits.grants.into(),
-            name_hash: name_hash(&self.identity.name).into(),
-            incarnation: self.identity.incarnation.0.into(),
         }
     }
 }

@@ -3,8 +3,11 @@
 //! An lcore's state is a `state::Core`, which no other thread sees; the files here are its methods, named after what happens in one
 //! poll iteration. The `ControlSide` talks to lcores by two rings each.
 
+mod admit;
+mod backoff;
 mod breaks;
 mod build;
+mod calls;
 mod census;
 mod close;
 mod command;
@@ -21,8 +24,10 @@ mod lcore;
 mod lookup;
 mod memory;
 mod peers;
+mod private;
 mod pump;
 mod receive;
+mod refusal;
 mod retire;
 mod run;
 mod shutdown;
@@ -44,6 +49,7 @@ pub use lcore::Lcore;
 pub(crate) use lookup::InlineName;
 pub use lookup::LookupError;
 pub use memory::MemoryError;
+pub use refusal::JoinRefusal;
 pub use run::{RunError, Running};
 pub use stats::{SharedStats, Stats};
 pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};

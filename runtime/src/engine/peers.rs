@@ -2,6 +2,7 @@
 
 use keyfence_pmd::{QpId, RequestId, WindowId};
 
+use crate::engine::backoff::Backoff;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 
 /// How a lane came to be.
@@ -34,12 +35,21 @@ pub(super) struct LaneRecord {
 pub(super) enum PeerPhase {
     /// No session; if it is ours to connect, the next try is due then.
     Apart { retry_ns: u64 },
-    /// Lanes are being made.
-    Joining,
+    /// Its first lane's queue pair stands, its connection was not taken; the next try is due then.
+    Waiting { qp: QpId, retry_ns: u64 },
+    /// Lanes are being made; all must stand by then.
+    Joining { deadline_ns: u64 },
     /// All lanes are up.
     Up,
     /// The session has ended; it is being settled on this many lcores.
     Parting { lcores: u16 },
+}
+
+impl PeerPhase {
+    /// Whether a session is being made.
+    pub fn is_joining(self) -> bool {
+        matches!(self, Self::Waiting { .. } | Self::Joining { .. })
+    }
 }
 
 /// A configured peer.
@@ -48,8 +58,10 @@ pub(super) struct Peer {
     pub name: String,
     pub address: String,
     pub phase: PeerPhase,
-    /// No next session is begun by us before.
+    /// If it is ours to connect: no next session is begun before. If not: no further refusal of it is told before.
     pub rest_until_ns: u64,
+    /// Joins that failed since a session stood.
+    pub backoff: Backoff,
     /// Whether the session was announced.
     pub was_up: bool,
     /// The session, from its agreement to its end.
@@ -171,13 +183,14 @@ impl Peers {
         ended
     }
 
-    /// A session of which not even the first lane could be made has not begun.
-    pub fn forget_joining(&mut self, peer: PeerId) {
+    /// A session of which not even the first lane could be made has not begun. Whether this is one.
+    pub fn forget_joining(&mut self, peer: PeerId) -> bool {
         let none = !self.lanes.iter().any(|lane| lane.peer == peer);
         let entry = self.get_mut(peer);
-        if none && entry.phase == PeerPhase::Joining {
+        if none && entry.phase.is_joining() {
             entry.phase = PeerPhase::Apart { retry_ns: 0 };
         }
+        none
     }
 
     /// One lcore has settled the session; whether it was the last, and the session one that was announced.

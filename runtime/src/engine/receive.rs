@@ -3,6 +3,7 @@
 use keyfence_pmd::{ReceiveRequest, Sge};
 
 use crate::context::state::{HeldLanding, HeldMessage, Phase};
+use crate::engine::command::ToControl;
 use crate::engine::complete::receive_id;
 use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
@@ -134,6 +135,7 @@ impl Core {
             && duration_ns_at(cap, self.limits.slowest_rate_bytes_per_s) <= hello.fence_timeout_ns;
         if !fits {
             self.stats.hellos_refused += 1;
+            self.outbox.push(ToControl::HelloRefused(lane));
             self.break_lane(lane);
             return;
         }

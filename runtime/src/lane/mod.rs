@@ -17,6 +17,7 @@ use crate::lane::credits::{Class, ContextCredits, ReceiveWindow, SendCredits};
 use crate::lane::inflight::Inflight;
 use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
 use crate::lane::senders::Refused;
+use crate::random::mix;
 
 /// Where a lane is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -400,14 +401,6 @@ fn lane_windows(windows: Vec<Window>, tag_seed: u64) -> Box<[LaneWindow]> {
             stale: None,
         })
         .collect()
-}
-
-/// A bijective mixing of 64 bits (the finalizer of SplitMix64, Steele et al. 2014).
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod private {
     pub const SESSION: usize = 16;
     pub const CONTEXTS: usize = 20;
     pub const GRANTS: usize = 24;
+    pub const NAME_HASH: usize = 28;
     pub const INCARNATION: usize = 36;
 }
 
@@ -133,6 +134,8 @@ impl Raw {
         );
         private[private::CONTEXTS..private::CONTEXTS + 4].copy_from_slice(&128_u32.to_le_bytes());
         private[private::GRANTS..private::GRANTS + 4].copy_from_slice(&64_u32.to_le_bytes());
+        let hash = name_hash(RAW).to_le_bytes();
+        private[private::NAME_HASH..private::NAME_HASH + 8].copy_from_slice(&hash);
         private[private::INCARNATION..private::INCARNATION + 16].copy_from_slice(&[9; 16]);
         self.lanes.push(RawLane {
             qp,
@@ -284,6 +287,12 @@ impl Raw {
         let grants = List::from(&grants[..]);
         self.send(lane, &header, &Frame::ImportsDropped { grants });
     }
+}
+
+/// FNV-1a of 64 bits, as connections carry it.
+fn name_hash(name: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl Duel {

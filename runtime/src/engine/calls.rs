@@ -1,0 +1,133 @@
+//! Control calls that end something. One that is late is made again, later each time: its return is the late proof.
+
+use keyfence_pmd::{ControlError, Device, QpId, WindowId};
+
+use crate::engine::backoff::Backoff;
+use crate::engine::command::Command;
+use crate::engine::control::ControlSide;
+use crate::ids::{GrantId, LaneId, LcoreId};
+
+/// Such a call.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Dealloc {
+        lcore: LcoreId,
+        grant: GrantId,
+        window: WindowId,
+    },
+    EndLane {
+        lcore: LcoreId,
+        lane: LaneId,
+        qp: QpId,
+    },
+    /// Of a lane that is gone.
+    Window(WindowId),
+    Error {
+        lcore: LcoreId,
+        lane: LaneId,
+        qp: QpId,
+    },
+}
+
+/// A call that was late.
+#[derive(Debug)]
+pub(super) struct LateCall {
+    call: Call,
+    again_ns: u64,
+    backoff: Backoff,
+}
+
+impl<D: Device> ControlSide<D> {
+    /// Makes the calls again whose time has come. Returns whether there were any.
+    pub fn call_again(&mut self) -> bool {
+        let now_ns = self.now_ns;
+        let due = |late: &mut LateCall| now_ns >= late.again_ns;
+        let due: Vec<_> = self.late_calls.extract_if(.., due).collect();
+        for late in &due {
+            self.call(late.call, late.backoff);
+        }
+        !due.is_empty()
+    }
+
+    /// Deallocates a key's window. One late call a window is made again, however often it is asked for.
+    pub fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
+        let waits = |late: &LateCall| matches!(late.call, Call::Dealloc { window: known, .. } if known == window);
+        self.late_calls.retain(|late| !waits(late));
+        let call = Call::Dealloc {
+            lcore,
+            grant,
+            window,
+        };
+        if !self.call(call, Backoff::default()) {
+            self.send(lcore, Command::Deallocated { grant, done: false });
+        }
+    }
+
+    /// Ends a drained lane: its windows that no key has, then its queue pair.
+    pub fn end_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
+        self.call(Call::EndLane { lcore, lane, qp }, Backoff::default());
+    }
+
+    /// Moves a queue pair to error. The lcore hears of it only when it is: until then an invalidation on it may yet be executed (R3).
+    pub fn error_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
+        self.call(Call::Error { lcore, lane, qp }, Backoff::default());
+    }
+
+    /// Whether the call has done its work. What is gone was ended by a call that came back late.
+    fn call(&mut self, call: Call, mut backoff: Backoff) -> bool {
+        let done = match call {
+            Call::Dealloc { window, .. } | Call::Window(window) => matches!(
+                self.device.dealloc_window(window),
+                Ok(()) | Err(ControlError::NoSuchWindow(_))
+            ),
+            Call::EndLane { lcore, lane, qp } => {
+                self.dealloc_spare_windows(lcore, lane);
+                matches!(
+                    self.device.destroy_qp(qp),
+                    Ok(()) | Err(ControlError::NoSuchQp(_))
+                )
+            }
+            Call::Error { qp, .. } => matches!(
+                self.device.error_qp(qp),
+                Ok(()) | Err(ControlError::NoSuchQp(_))
+            ),
+        };
+        if done {
+            self.call_done(call);
+        } else {
+            let wait_ns = backoff.failed(self.patience.call, &mut self.random);
+            self.late_calls.push(LateCall {
+                call,
+                again_ns: self.now_ns.saturating_add(wait_ns),
+                backoff,
+            });
+        }
+        done
+    }
+
+    fn call_done(&mut self, call: Call) {
+        match call {
+            Call::Dealloc { lcore, grant, .. } => {
+                self.send(lcore, Command::Deallocated { grant, done: true })
+            }
+            Call::EndLane { lcore, lane, .. } => {
+                let record = self.peers.lane_mut(lcore, lane);
+                let left = record.map(|record| core::mem::take(&mut record.windows));
+                for window in left.into_iter().flatten() {
+                    self.call(Call::Window(window), Backoff::default());
+                }
+                self.send(lcore, Command::QpDestroyed(lane));
+            }
+            Call::Error { lcore, lane, .. } => self.send(lcore, Command::QpInError(lane)),
+            Call::Window(_) => {}
+        }
+    }
+
+    fn dealloc_spare_windows(&mut self, lcore: LcoreId, lane: LaneId) {
+        if let Some(record) = self.peers.lane_mut(lcore, lane) {
+            let device = &self.device;
+            let stays = |window: &WindowId| device.dealloc_window(*window).is_err();
+            record.windows.retain(stays);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Why a join failed, and how the accepting side says so with its refusal.
+
+use keyfence_pmd::ControlError;
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::engine::private::Preface;
+
+/// Why a session with a peer did not come about. Told by [`EngineEvent::JoinRefused`](crate::EngineEvent::JoinRefused).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinRefusal {
+    /// Nobody listens on its address, or it has left meanwhile.
+    #[error("it is not to be reached; start it, or correct its address")]
+    Unreachable,
+    /// It knows no peer of this engine's name.
+    #[error("it has no peer of this engine's name; add a [[peer]] there")]
+    NotConfigured,
+    /// Who answers is an engine of another name.
+    #[error("an engine of another name answers at its address; correct the name or the address")]
+    WrongName,
+    /// The two speak different versions of the protocol.
+    #[error("it speaks version {theirs} of the protocol, this engine {ours}; use the same release")]
+    Version {
+        /// This engine's.
+        ours: u16,
+        /// The peer's.
+        theirs: u16,
+    },
+    /// The two have a different number of lanes between two lcores.
+    #[error("it has limits.lanes = {theirs}, this engine {ours}; they must be the same")]
+    Lanes {
+        /// This engine's.
+        ours: u16,
+        /// The peer's.
+        theirs: u16,
+    },
+    /// It still has a session, or settles the last one.
+    #[error("it has not settled the last session yet; nothing to do if this ends")]
+    Busy,
+    /// It is shutting down.
+    #[error("it is shutting down")]
+    Ended,
+    /// It could not make a lane.
+    #[error("it has no room for a lane; its own event says what it lacks")]
+    Full,
+    /// The device of this engine refused a call.
+    #[error("device: {0}")]
+    Device(ControlError),
+    /// Its hello on a lane has other names or numbers than its connection, or the two can't fence each other in time.
+    #[error(
+        "its hello does not fit; limits.lane_bytes_in_flight / limits.slowest_rate of each must be within timeouts.fence of the other"
+    )]
+    Hello,
+    /// Another start of it answered than before.
+    #[error("it has been started again meanwhile")]
+    Restarted,
+    /// Not every lane stood in time: an answer or a hello never came.
+    #[error(
+        "not all lanes stood after {waited_ns} ns (timeouts.reconnect); is it polled, and its control side called?"
+    )]
+    Timeout {
+        /// How long was waited.
+        waited_ns: u64,
+    },
+    /// A lane broke before all stood.
+    #[error("a lane broke before all of them stood")]
+    LaneBroke,
+    /// What it said can't be understood, or it gave no reason.
+    #[error("what it said with its answer is not of this protocol")]
+    Malformed,
+}
+
+impl From<ControlError> for JoinRefusal {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Unreachable(_) => Self::Unreachable,
+            error => Self::Device(error),
+        }
+    }
+}
+
+/// The private data of a refusal.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Refused {
+    preface: Preface,
+    code: U16,
+    siblings: U16,
+}
+
+const UNEXPLAINED: u16 = 0;
+const NOT_CONFIGURED: u16 = 1;
+const VERSIONS_DIFFER: u16 = 2;
+const LANES_DIFFER: u16 = 3;
+const BUSY: u16 = 4;
+const ENDED: u16 = 5;
+const FULL: u16 = 6;
+
+impl Refused {
+    /// What an engine with `siblings` lanes between two lcores says to a peer that it refuses.
+    pub fn new(why: &JoinRefusal, siblings: u16) -> Self {
+        let code = match why {
+            JoinRefusal::NotConfigured => NOT_CONFIGURED,
+            JoinRefusal::Version { .. } => VERSIONS_DIFFER,
+            JoinRefusal::Lanes { .. } => LANES_DIFFER,
+            JoinRefusal::Busy => BUSY,
+            JoinRefusal::Ended => ENDED,
+            JoinRefusal::Full => FULL,
+            _ => UNEXPLAINED,
+        };
+        Self {
+            preface: Preface::ours(),
+            code: code.into(),
+            siblings: siblings.into(),
+        }
+    }
+
+    /// What a refusal means to an engine with `siblings` lanes.
+    pub fn read(private: &[u8], siblings: u16) -> JoinRefusal {
+        if let Err(why) = Preface::check(private) {
+            return why;
+        }
+        let Ok((refused, _)) = Self::ref_from_prefix(private) else {
+            return JoinRefusal::Malformed;
+        };
+        match refused.code.get() {
+            NOT_CONFIGURED => JoinRefusal::NotConfigured,
+            LANES_DIFFER => JoinRefusal::Lanes {
+                ours: siblings,
+                theirs: refused.siblings.get(),
+            },
+            BUSY => JoinRefusal::Busy,
+            ENDED => JoinRefusal::Ended,
+            FULL => JoinRefusal::Full,
+            _ => JoinRefusal::Malformed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::VERSION;
+
+    #[test]
+    fn a_refusal_is_understood_as_it_was_meant() {
+        for why in [
+            JoinRefusal::NotConfigured,
+            JoinRefusal::Busy,
+            JoinRefusal::Ended,
+            JoinRefusal::Full,
+        ] {
+            assert_eq!(
+                Refused::read(Refused::new(&why, 1).as_bytes(), 1),
+                why,
+                "{why}"
+            );
+        }
+        let lanes = JoinRefusal::Lanes { ours: 4, theirs: 2 };
+        let said = Refused::new(&lanes, 4);
+        let heard = JoinRefusal::Lanes { ours: 2, theirs: 4 };
+        assert_eq!(Refused::read(said.as_bytes(), 2), heard);
+    }
+
+    #[test]
+    fn a_refusal_of_another_protocol_or_version_is_no_reason() {
+        let said = Refused::new(&JoinRefusal::Busy, 1);
+        let mut bytes = said.as_bytes().to_vec();
+        bytes[2] += 1;
+        let other = JoinRefusal::Version {
+            ours: VERSION,
+            theirs: VERSION + 1,
+        };
+        // Whatever it says: also nothing more.
+        assert_eq!(Refused::read(&bytes, 1), other);
+        assert_eq!(Refused::read(&bytes[..4], 1), other);
+        bytes[0] = 0;
+        assert_eq!(Refused::read(&bytes, 1), JoinRefusal::Malformed);
+        assert_eq!(Refused::read(&[], 1), JoinRefusal::Malformed);
+        let silent = Refused::new(&JoinRefusal::LaneBroke, 1);
+        assert_eq!(Refused::read(silent.as_bytes(), 1), JoinRefusal::Malformed);
+    }
+}
