@@ -156,8 +156,8 @@ impl Context<'_> {
         Some(frame - crate::wire::HEADER_BYTES)
     }
 
-    /// A buffer of at least `len` bytes, from the pool of the smallest that will do. Its bytes are what the last owner left, or zeros if
-    /// the engine is configured so.
+    /// A buffer of at least `len` bytes, from the pool of the smallest that will do. Its bytes are what the last owner left; zeros if
+    /// that one was reclaimed with it, in an engine with `memory.zero_on_release`.
     ///
     /// # Errors
     /// [`AllocError`] names the limit or the pool that stands in the way.

@@ -1,6 +1,7 @@
 //! What one lcore has in use: what R7 says must balance.
 
 use crate::engine::lcore::Lcore;
+use crate::engine::zero::Zeroing;
 use crate::reclaim::Counts;
 
 /// Everything of one lcore that is counted, now. At rest all of it is of live contexts, parked or in quarantine.
@@ -22,6 +23,8 @@ pub struct Usage {
     pub windows: u32,
     /// Keys by state.
     pub keys: Counts,
+    /// Bytes of reclaimed contexts that are still to be zeroed; their buffers are in use until then, and nobody's.
+    pub zeroing_bytes: u64,
 }
 
 impl<P> Lcore<P> {
@@ -40,6 +43,7 @@ impl<P> Lcore<P> {
             lanes: lanes().count() as u32,
             windows: lanes().map(|lane| taken(lane) as u32).sum(),
             keys: core.machine.counts(),
+            zeroing_bytes: core.zeroing.as_ref().map_or(0, Zeroing::left_bytes),
         }
     }
 }

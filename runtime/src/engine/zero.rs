@@ -12,6 +12,8 @@ pub(super) struct Zeroing {
     waiting: VecDeque<OwnedBuf>,
     /// Bytes of the first one that are done.
     done_bytes: usize,
+    /// Bytes of all that are not.
+    left_bytes: u64,
 }
 
 impl Zeroing {
@@ -20,7 +22,13 @@ impl Zeroing {
         Self {
             waiting: VecDeque::with_capacity(buffers),
             done_bytes: 0,
+            left_bytes: 0,
         }
+    }
+
+    /// Bytes that are still to be zeroed.
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
     }
 }
 
@@ -34,6 +42,7 @@ impl Core {
         match &mut self.zeroing {
             Some(zeroing) if idle => {
                 zeroing.waiting.push_back(owned);
+                zeroing.left_bytes += self.memory.pools[owned.pool as usize].buffer_bytes as u64;
                 true
             }
             _ => false,
@@ -58,6 +67,7 @@ impl Core {
             slice.expect("a buffer lies in the arena").zero();
             budget -= bytes;
             zeroing.done_bytes += bytes;
+            zeroing.left_bytes -= bytes as u64;
             if zeroing.done_bytes == pool.buffer_bytes {
                 zeroing.waiting.pop_front();
                 zeroing.done_bytes = 0;

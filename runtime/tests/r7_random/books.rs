@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keyfence::OpDone;
-use keyfence::ids::{ContextId, GrantId};
+use keyfence::ids::{ContextId, GrantId, LcoreId};
 use keyfence::pmd::wrap::check::Ledger;
 use keyfence_mempool::sync::Arc;
 
@@ -33,6 +33,10 @@ pub struct Books {
     /// Operations under way.
     ops: BTreeSet<(ContextId, u64)>,
     grants: BTreeMap<(ContextId, GrantId), Range<u64>>,
+    /// Every grant that was ever made.
+    made: BTreeMap<(LcoreId, GrantId), Range<u64>>,
+    /// Whether a reclaim may end in quarantine: the run holds deallocations back.
+    pub may_quarantine: bool,
     /// What was found wrong. A panic in a service would be caught, so it is kept for the end.
     failures: Vec<String>,
     pub ended_ops: u64,
@@ -48,6 +52,8 @@ impl Books {
             owners: BTreeMap::new(),
             ops: BTreeSet::new(),
             grants: BTreeMap::new(),
+            made: BTreeMap::new(),
+            may_quarantine: false,
             failures: Vec::new(),
             ended_ops: 0,
             zapped: 0,
@@ -105,6 +111,7 @@ impl Books {
     }
 
     pub fn granted(&mut self, context: ContextId, id: GrantId, range: Range<u64>) {
+        self.made.insert((context.lcore, id), range.clone());
         if self.grants.insert((context, id), range).is_some() {
             self.fail(format!("{id:?} was given out twice"));
         }
@@ -120,6 +127,27 @@ impl Books {
         if let Some(key) = self.ledger.first_live_key(range) {
             self.fail(format!("{id:?} is zapped, but {key}"));
         }
+    }
+
+    /// The addresses of a grant, ended or not.
+    pub fn made(&self, lcore: LcoreId, id: GrantId) -> Option<Range<u64>> {
+        self.made.get(&(lcore, id)).cloned()
+    }
+
+    /// A grant ends in quarantine.
+    pub fn grant_quarantined(&mut self, context: ContextId, id: GrantId) {
+        if !self.may_quarantine || self.grants.remove(&(context, id)).is_none() {
+            self.fail(format!("{id:?} of {context} is in quarantine"));
+        }
+    }
+
+    /// A context ends in quarantine: what of it is unproven stays, and the rest is judged as ever.
+    pub fn quarantined(&mut self, context: ContextId) {
+        if !self.may_quarantine {
+            self.fail(format!("{context} is in quarantine"));
+        }
+        self.owners.retain(|_, (owner, _)| *owner != context);
+        self.reclaimed(context);
     }
 
     pub fn submitted(&mut self, context: ContextId, token: u64) {

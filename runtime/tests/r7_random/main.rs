@@ -1,22 +1,27 @@
 //! R7, R1, R3: thousands of random operations, grants, revokes, flushes and kills on both engines, on devices that are slow, short of room
-//! and sometimes break, judged by the books of the devices.
+//! and sometimes break, judged by the books of the devices. R4: what state each key is in all the while.
 
 #[path = "../pair/mod.rs"]
 mod pair;
 
 mod books;
+mod states;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use keyfence::EngineEvent;
 use keyfence::ids::LcoreId;
 use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
+use keyfence::reclaim::KeyState;
 use keyfence_mempool::sync::Arc;
 
 use books::{Books, Dice};
-use pair::judged::{Court, Judged, Part, fast_limits};
+use pair::judged::{Court, Judged, Part, US, fast_limits};
+use pair::switched::{off, on, set};
 use pair::{Pair, Side};
+use states::Keys;
 use worker::Worker;
 
 /// Names that workers have, on each side.
@@ -118,6 +123,10 @@ impl Run {
 
     fn step(&mut self) {
         self.court.pair.step();
+        self.hear();
+    }
+
+    fn hear(&mut self) {
         for which in 0..2 {
             let side = Self::side(&mut self.court.pair, which);
             let mut books = self.books[which].lock().unwrap();
@@ -125,7 +134,7 @@ impl Run {
                 match event {
                     EngineEvent::Opened { context, name } => books.opened(context, name),
                     EngineEvent::Reclaimed { context, .. } => books.reclaimed(context),
-                    EngineEvent::Quarantined { .. } => books.fail(format!("{event:?}")),
+                    EngineEvent::Quarantined { context, .. } => books.quarantined(context),
                     EngineEvent::ServicePanicked { .. } => books.fail(format!("{event:?}")),
                     _ => {}
                 }
@@ -230,4 +239,100 @@ fn r7_books_balance_after_random_work_with_lost_sessions() {
 #[test]
 fn r7_books_balance_after_random_work_on_two_lcores() {
     sweep(2000..2040, true, 2);
+}
+
+/// A run under the eyes of R4's judge.
+struct Watched {
+    run: Run,
+    keys: [Keys; 2],
+}
+
+impl Watched {
+    fn new(seed: u64, lcores: u16) -> Self {
+        let run = Run::new(seed, true, lcores);
+        for books in &run.books {
+            books.lock().unwrap().may_quarantine = true;
+        }
+        Self {
+            run,
+            keys: Default::default(),
+        }
+    }
+
+    fn judge(&mut self) {
+        let Self { run, keys } = self;
+        run.hear();
+        let Court {
+            pair, left, right, ..
+        } = &run.court;
+        let sides = [(&pair.left, left), (&pair.right, right)];
+        for ((keys, books), (side, ledger)) in keys.iter_mut().zip(&run.books).zip(sides) {
+            keys.judge(side, ledger, &books.lock().unwrap(), &mut run.dice);
+        }
+    }
+
+    fn steps(&mut self, count: u32, ns: u64) {
+        for _ in 0..count {
+            self.run.court.pair.step_for(ns);
+            self.judge();
+        }
+    }
+
+    /// One side does not step for longer than a fence: keys it does not acknowledge are parked.
+    fn freeze(&mut self) {
+        let which = self.run.dice.below(2) as usize;
+        for _ in 0..120 {
+            self.run.court.pair.now_ns += 20 * US;
+            let now_ns = self.run.court.pair.now_ns;
+            Run::side(&mut self.run.court.pair, which).step(now_ns);
+            self.judge();
+        }
+    }
+
+    /// One side's device says nothing of what was executed and does not deallocate, longer than an epoch may take: keys end unproven, and are
+    /// proven late.
+    fn hang(&mut self) {
+        let court = &self.run.court;
+        let switches = [&court.left_switches, &court.right_switches];
+        let switches = Arc::clone(switches[self.run.dice.below(2) as usize]);
+        set(&switches.swallow, u64::MAX);
+        on(&switches.dealloc_hangs);
+        self.steps(200, 50 * US);
+        set(&switches.swallow, 0);
+        off(&switches.dealloc_hangs);
+        self.steps(100, 10 * US);
+    }
+
+    fn run(&mut self) {
+        for step in 0..1_500 {
+            if step % 16 == 0 && self.run.dice.below(4) == 0 {
+                self.run.meddle();
+            }
+            match self.run.dice.below(1_500) {
+                0..2 => self.freeze(),
+                2 => self.hang(),
+                _ => self.steps(1, US),
+            }
+        }
+    }
+}
+
+#[test]
+fn r4_a_key_is_in_one_state_and_its_window_free_only_when_it_is_dead() {
+    let mut seen = BTreeSet::new();
+    for seed in 3000..3030 {
+        let mut watched = Watched::new(seed, 1 + (seed % 2) as u16);
+        for _ in 0..6 {
+            watched.run.meddle();
+            watched.steps(2, US);
+        }
+        watched.run();
+        watched.run.end(seed);
+        watched.judge();
+        for keys in &watched.keys {
+            seen.extend(keys.seen.iter().copied());
+        }
+    }
+    // A walk that leaves a state out proves nothing of it.
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), KeyState::ALL);
 }

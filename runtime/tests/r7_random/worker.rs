@@ -170,8 +170,9 @@ impl Service for Worker {
             Event::Revoked(id) => self.imports.retain(|import| import.id != id),
             Event::Zapped(id) => self.zapped(cx, id),
             Event::GrantQuarantined(id) => {
-                let what = format!("{id:?} of {} is in quarantine", cx.id());
-                self.books().fail(what);
+                self.books().grant_quarantined(cx.id(), id);
+                // Not watched: a late access is what it is quarantined for.
+                self.grants.remove(&id);
             }
             Event::Completed(done) => self.books().completed(cx.id(), done),
             Event::Message(message) => self.kept.push(message),
