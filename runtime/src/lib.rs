@@ -87,6 +87,7 @@
 //! | [`Engine`] | one thread, the control thread: builds, opens and kills contexts, calls [`Engine::control`] in a loop |
 //! | [`Lcore`] | the thread that polls: [`Lcore::step`] |
 //! | [`Context`] | its service, on its lcore, inside a step |
+//! | [`Client`] | any thread, one at a time; it may be sent between two calls, and must call within `timeouts.client_lease` |
 //! | [`Buf`], [`Message`], [`SharedStats`] | any thread |
 
 mod client;

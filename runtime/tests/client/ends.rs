@@ -53,6 +53,55 @@ fn r10_a_client_whose_thread_panics_is_reclaimed() {
 }
 
 #[test]
+fn r10_a_client_that_is_leaked_falls_silent_and_what_it_was_told_stays_in_quarantine() {
+    let mut pair = Pair::new();
+    let (mut client, id) = opened(&mut pair, "client");
+    client.alloc(4096, 1).unwrap();
+    pair.steps(10);
+    // The buffer lies in an event that nobody will take.
+    std::mem::forget(client);
+    let mut ended = None;
+    pair.until(|pair| {
+        pair.now_ns += 1_000_000;
+        ended = pair.left.events.iter().find_map(|event| match event {
+            EngineEvent::Quarantined { context, why, .. } if *context == id => Some(*why),
+            _ => None,
+        });
+        ended.is_some()
+    });
+    assert_eq!(ended, Some(QuarantineReason::HandleHeld));
+    assert_eq!(pair.left.engine.buffers_in_use(), 1);
+}
+
+#[test]
+fn commands_behind_which_a_client_closes_are_carried_out_and_those_of_a_dropped_one_are_not() {
+    for closes in [true, false] {
+        let Scene {
+            mut pair,
+            mut client,
+            import,
+            id,
+            ..
+        } = scene();
+        let buf = allocate(&mut pair, &mut client, 4096);
+        let before = pair.left.stat("ops_submitted");
+        client
+            .write(&import, 0, Locals::one(buf, 0..4096), 1)
+            .unwrap();
+        if closes {
+            client.close().unwrap();
+            pair.until(|_| client.is_closed());
+        } else {
+            drop(client);
+        }
+        pair.until(|pair| pair.left.reclaimed(id));
+        let submitted = pair.left.stat("ops_submitted") - before;
+        assert_eq!(submitted, u64::from(closes));
+        assert_eq!(pair.left.engine.buffers_in_use(), 0);
+    }
+}
+
+#[test]
 fn r1_a_buffer_that_a_client_holds_ends_its_reclaim_as_handle_held_and_its_drop_is_the_late_proof()
 {
     let mut pair = Pair::new();
