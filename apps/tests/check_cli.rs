@@ -105,7 +105,7 @@ fn a_good_file_prints_the_budget_and_the_reclaim_bound_with_its_terms() {
     ] {
         assert!(stdout.contains(words), "{words}: {stdout}");
     }
-    let bound = "reclaim bound 1600640us = fence 400ms + invalidate 400ms + drain 200ms + 3 x control 200ms + 32 keys x 20us; shutdown 2s";
+    let bound = "reclaim bound 2400640us = fence 800ms + invalidate 800ms + drain 200ms + 3 x control 200ms + 32 keys x 20us; shutdown 3s";
     assert_eq!(stdout.matches(bound).count(), 2, "{stdout}");
 
     let object = object(&keyfence(&["check", "--json", &file]));
