@@ -2,7 +2,8 @@
 #![cfg(loom)]
 
 use keyfence_mempool::model::{IndexStack, Outcome, StateWord};
-use keyfence_mempool::ring::spsc;
+use keyfence_mempool::ring::doorbell::{Bell, Doorbells, Listener};
+use keyfence_mempool::ring::spsc::{self, Consumer};
 use keyfence_mempool::ring::words::{Counter, SlotReader, SlotWriter};
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 use loom::thread;
@@ -157,6 +158,124 @@ fn counter_publishes_what_was_done_before() {
             assert_eq!(mark[0].load(Ordering::Relaxed), 1);
         }
         other.join().expect("no panic");
+    });
+}
+
+/// A consumer that looks at a ring only while its bell has no number, or when it was rung.
+struct Ear {
+    consumer: Consumer<u64>,
+    listener: Listener,
+    waits: bool,
+    heard: u64,
+    closed: bool,
+}
+
+impl Ear {
+    fn look(&mut self, rung: bool) {
+        if self.waits && !rung {
+            return;
+        }
+        let closed = self.consumer.is_closed();
+        let attached = self.listener.is_attached();
+        while let Some(value) = self.consumer.pop() {
+            self.heard += 1;
+            assert_eq!(value, self.heard);
+        }
+        self.closed |= closed;
+        self.waits = attached;
+    }
+}
+
+fn bell(bells: &Arc<Doorbells>) -> (spsc::Producer<u64>, Bell, Ear) {
+    let (producer, consumer) = spsc::ring(2);
+    let (bell, listener) = Bell::new(bells);
+    let ear = Ear {
+        consumer,
+        listener,
+        waits: false,
+        heard: 0,
+        closed: false,
+    };
+    (producer, bell, ear)
+}
+
+#[test]
+fn doorbell_that_gets_its_number_late_loses_no_wake_up() {
+    explore(3, || {
+        let bells = Arc::new(Doorbells::new(1));
+        let (mut producer, mut bell, mut ear) = bell(&bells);
+        let other = thread::spawn(move || {
+            producer.push(1).expect("there is room");
+            bell.ring();
+            bell.attach(0);
+            producer.push(2).expect("there is room");
+            bell.ring();
+            drop(producer);
+            drop(bell);
+        });
+        for _ in 0..2 {
+            let rung = bells.take(0);
+            ear.look(rung & 1 == 1);
+        }
+        other.join().expect("no panic");
+        let rung = bells.take(0);
+        ear.look(rung & 1 == 1);
+        assert_eq!((ear.heard, ear.closed), (2, true));
+    });
+}
+
+#[test]
+fn doorbell_with_a_number_means_that_what_was_pushed_without_a_ring_is_visible() {
+    explore(3, || {
+        let bells = Arc::new(Doorbells::new(1));
+        let (mut producer, mut bell, mut ear) = bell(&bells);
+        let other = thread::spawn(move || {
+            producer.push(1).expect("there is room");
+            bell.ring();
+            bell.attach(0);
+            // Kept, so that no drop rings.
+            (producer, bell)
+        });
+        ear.look(false);
+        let ends = other.join().expect("no panic");
+        ear.look(false);
+        assert_eq!((ear.heard, bells.take(0)), (1, 0));
+        drop(ends);
+    });
+}
+
+#[test]
+fn doorbells_of_one_word_lose_no_wake_up_of_each_other() {
+    explore(3, || {
+        let bells = Arc::new(Doorbells::new(2));
+        let (mut ears, mut others) = (Vec::new(), Vec::new());
+        for number in 0..2 {
+            let (mut producer, mut bell, mut ear) = bell(&bells);
+            bell.attach(number);
+            ear.look(true);
+            assert!(ear.waits);
+            ears.push(ear);
+            others.push(thread::spawn(move || {
+                producer.push(1).expect("there is room");
+                bell.ring();
+                (producer, bell)
+            }));
+        }
+        let mut look = |ears: &mut Vec<Ear>| {
+            let rung = bells.take(0);
+            for (number, ear) in ears.iter_mut().enumerate() {
+                ear.look(rung >> number & 1 == 1);
+            }
+        };
+        look(&mut ears);
+        // Kept, so that no drop rings.
+        let ends: Vec<_> = others
+            .into_iter()
+            .map(|other| other.join().expect("no panic"))
+            .collect();
+        look(&mut ears);
+        assert!(ears.iter().all(|ear| ear.heard == 1));
+        drop(ends);
     });
 }
 

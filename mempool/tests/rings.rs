@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use keyfence_mempool::ring::doorbell::{Bell, Doorbells};
 use keyfence_mempool::ring::mapped::{MapWordsError, MappedWords};
 use keyfence_mempool::ring::spsc;
 use keyfence_mempool::ring::words::{Counter, NotSlots, SlotReader, SlotWriter, Words, WriteError};
@@ -280,4 +281,21 @@ fn words_outside_or_across_cache_lines_are_refused() {
             .len(),
         0
     );
+}
+
+#[test]
+fn doorbells_are_taken_once_and_by_their_numbers() {
+    let bells = Arc::new(Doorbells::new(65));
+    assert_eq!(bells.words(), 2);
+    let (mut bell, mut listener) = Bell::new(&bells);
+    bell.ring();
+    assert_eq!((bells.take(0), bells.take(1)), (0, 0));
+    assert!(!listener.is_attached());
+    bell.attach(64);
+    assert!(listener.is_attached());
+    bell.ring();
+    bell.ring();
+    assert_eq!((bells.take(0), bells.take(1), bells.take(1)), (0, 1, 0));
+    drop(bell);
+    assert_eq!(bells.take(1), 1, "its end is told too");
 }

@@ -18,12 +18,14 @@ pub use event::ClientEvent;
 use core::ops::Range;
 
 use keyfence_mempool::Buf;
+use keyfence_mempool::ring::doorbell::{Bell, Doorbells};
 use keyfence_mempool::ring::spsc::{self, Consumer, Producer};
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 use keyfence_pmd::Rights;
 
 use crate::client::command::Command;
 pub(crate) use crate::client::side::ClientSide;
+use crate::client::side::Heart;
 use crate::engine::{InlineName, Lease};
 use crate::ids::{GrantId, PeerId, RemoteContext};
 use crate::wire::Name;
@@ -98,6 +100,8 @@ impl Default for ClientConfig {
 pub struct Client {
     name: String,
     commands: Producer<Command>,
+    /// Rung behind each command, and by its drop, which is behind that of `commands`.
+    bell: Bell,
     events: Consumer<ClientEvent>,
     beats: Arc<AtomicU64>,
     beat: u64,
@@ -108,6 +112,7 @@ impl Client {
     pub(crate) fn pair(
         name: &str,
         config: ClientConfig,
+        bells: &Arc<Doorbells>,
         ops: u32,
         peers: usize,
         lease_ns: u64,
@@ -116,10 +121,13 @@ impl Client {
         // Opening never waits: it says that it stands and which sessions do, and then the event that it was told first.
         let (event_end, events) = spsc::ring(config.events.max(peers + 2));
         let beats = Arc::new(AtomicU64::new(0));
-        let side = ClientSide::new(command_end, event_end, Arc::clone(&beats), ops, lease_ns);
+        let (bell, listener) = Bell::new(bells);
+        let heart = Heart::new(Arc::clone(&beats), lease_ns);
+        let side = ClientSide::new(command_end, listener, event_end, heart, ops);
         let client = Self {
             name: name.to_owned(),
             commands,
+            bell,
             events,
             beats,
             beat: 0,
@@ -143,7 +151,11 @@ impl Client {
     /// The next event, if there is one. Also after the context's end, until all are taken.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.beat();
-        self.events.pop()
+        let event = self.events.pop();
+        if let Some(ClientEvent::Opened { context }) = &event {
+            self.bell.attach(context.slot.into());
+        }
+        event
     }
 
     /// Whether the context has ended or could not be opened, for whatever reason. Events may be left.
@@ -270,7 +282,9 @@ impl Client {
             .map_err(|command| CommandError::Full {
                 commands,
                 back: moved_in(command),
-            })
+            })?;
+        self.bell.ring();
+        Ok(())
     }
 }
 

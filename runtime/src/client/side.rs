@@ -1,5 +1,6 @@
 //! A client's context on its lcore: a service that carries out commands and passes events on.
 
+use keyfence_mempool::ring::doorbell::Listener;
 use keyfence_mempool::ring::spsc::{Consumer, Producer};
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 
@@ -18,6 +19,7 @@ const COMMANDS_A_STEP: usize = 32;
 #[derive(Debug)]
 pub(crate) struct ClientSide {
     commands: Consumer<Command>,
+    listener: Listener,
     events: Producer<ClientEvent>,
     /// Room for events that was seen; there may be more by now.
     room: usize,
@@ -28,7 +30,7 @@ pub(crate) struct ClientSide {
 
 /// When the client was last heard of.
 #[derive(Debug)]
-struct Heart {
+pub(super) struct Heart {
     beats: Arc<AtomicU64>,
     seen: u64,
     /// When `seen` was new; `None` before the first look.
@@ -40,29 +42,26 @@ impl ClientSide {
     /// The other ends of the client's rings. All memory is allocated here.
     pub(super) fn new(
         commands: Consumer<Command>,
+        listener: Listener,
         events: Producer<ClientEvent>,
-        beats: Arc<AtomicU64>,
+        heart: Heart,
         ops: u32,
-        lease_ns: u64,
     ) -> Self {
         Self {
             commands,
+            listener,
             events,
             room: 0,
             pending: Pending::new(ops),
-            heart: Heart {
-                beats,
-                seen: 0,
-                since_ns: None,
-                lease_ns,
-            },
+            heart,
             opened: false,
         }
     }
 
     /// Says that the context stands, and which sessions do.
-    fn open(&mut self, cx: &Context<'_>) {
+    fn open(&mut self, cx: &mut Context<'_>) {
         self.opened = true;
+        cx.listen();
         self.push(ClientEvent::Opened { context: cx.id() });
         for peer in cx.peers() {
             self.push(ClientEvent::Event(Event::PeerUp(peer)));
@@ -152,6 +151,8 @@ impl Service for ClientSide {
             cx.close();
             return Work::Busy;
         }
+        // Looked at before the ring: with an empty ring behind it, the bell tells of what comes.
+        let attached = self.listener.is_attached();
         let mut work = Work::Idle;
         for _ in 0..COMMANDS_A_STEP {
             // Completions that wait for room keep their slots, so a client that reads no events comes to a halt here.
@@ -159,7 +160,9 @@ impl Service for ClientSide {
                 break;
             }
             let Some(command) = self.commands.pop() else {
-                break;
+                // Messages that it drops are noticed by looking.
+                let waits = attached && work == Work::Idle && !cx.holds_messages();
+                return if waits { Work::Wait } else { work };
             };
             work = Work::Busy;
             self.obey(cx, command);
@@ -199,6 +202,16 @@ impl Drop for ClientSide {
 }
 
 impl Heart {
+    /// Of a client that counts its beats there.
+    pub(super) fn new(beats: Arc<AtomicU64>, lease_ns: u64) -> Self {
+        Self {
+            beats,
+            seen: 0,
+            since_ns: None,
+            lease_ns,
+        }
+    }
+
     fn has_stopped(&mut self, now_ns: u64) -> bool {
         // Relaxed: only whether it changes matters.
         let beats = self.beats.load(Ordering::Relaxed);

@@ -213,6 +213,7 @@ impl EngineBuilder {
         let slots = self.slots_of_lcore();
         let mut ports = Vec::new();
         let mut cores = Vec::new();
+        let mut bells = Vec::new();
         for lcore in 0..lcores {
             let path = device.open_path(LcoreId(lcore))?;
             let mine = memory.of_lcore(lcore.into(), slots.into(), &share)?;
@@ -225,6 +226,7 @@ impl EngineBuilder {
             core.incarnation = incarnation;
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
+            bells.push(core.clients.bells());
             cores.push(Some(Lcore {
                 path,
                 services: (0..share.contexts).map(|_| None).collect(),
@@ -256,6 +258,7 @@ impl EngineBuilder {
             cpus: self.engine.lcores,
             idle: self.engine.idle,
             memory,
+            bells,
             client_lease_ns: self.timeouts.client_lease_ns,
         })
     }
@@ -409,6 +412,7 @@ impl EngineBuilder {
             flushes_waiting: VecDeque::with_capacity(64),
             outbox: Outbox::new(reports, reports_waiting),
             polled: Vec::with_capacity(queue),
+            clients: super::bells::Clients::new(queue),
             ready: VecDeque::with_capacity(queue),
             closing: VecDeque::with_capacity(queue),
             awaiting_handles: VecDeque::with_capacity(queue),

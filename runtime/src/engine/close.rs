@@ -37,6 +37,7 @@ impl Core {
             // Else the slot's next context would wait for a credit that only this one needed.
             self.lane_mut(lane).unstarve(slot);
         }
+        self.clients.remove(slot);
         self.fence_imports_of(slot);
         self.lookups.forget(slot);
         // Before the service's destructor: what that drops goes home with step 5 and not before.

@@ -217,6 +217,7 @@ impl<P: DataPath> Lcore<P> {
 
     fn run_services(&mut self) -> bool {
         let mut any = false;
+        self.core.wake_clients();
         for _ in 0..self.core.ready.len() {
             if let Some(slot) = self.core.ready.pop_front() {
                 any |= self.tell(slot);
@@ -273,6 +274,7 @@ impl<P: DataPath> Lcore<P> {
 
     fn poll_service(&mut self, slot: u16) -> bool {
         let mut work = Work::Wait;
+        self.core.stats.services_polled += 1;
         self.call(slot, |service, cx| work = service.poll(cx));
         if !self.core.contexts.get(slot).is_live() {
             self.core.strike_polled(slot);

@@ -5,6 +5,7 @@
 
 mod admit;
 mod backoff;
+mod bells;
 mod breaks;
 mod build;
 mod calls;
@@ -40,6 +41,8 @@ mod timers;
 mod usage;
 mod zero;
 
+use keyfence_mempool::ring::doorbell::Doorbells;
+use keyfence_mempool::sync::Arc;
 use keyfence_pmd::Device;
 
 pub use build::{BuildError, EngineBuilder};
@@ -71,6 +74,8 @@ pub struct Engine<D: Device> {
     cpus: Vec<u32>,
     idle: crate::config::IdlePolicy,
     memory: EngineMemory,
+    /// The doorbells of each lcore's clients.
+    bells: Vec<Arc<Doorbells>>,
     /// How long a client may be silent.
     client_lease_ns: u64,
 }
@@ -163,7 +168,10 @@ impl<D: Device> Engine<D> {
     ) -> Result<Client, OpenError> {
         let ops = self.control.identity.limits.context.ops_in_flight;
         let peers = self.control.peers.peers.len();
-        let (client, side) = Client::pair(name, config, ops, peers, self.client_lease_ns);
+        let count = self.bells.len();
+        let bells = self.bells.get(lcore.0 as usize);
+        let bells = bells.ok_or(OpenError::NoSuchLcore { lcore, count })?;
+        let (client, side) = Client::pair(name, config, bells, ops, peers, self.client_lease_ns);
         self.open(lcore, name, weight, Box::new(side))?;
         Ok(client)
     }

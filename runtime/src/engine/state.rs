@@ -142,6 +142,8 @@ pub struct Core {
     pub(super) outbox: Outbox,
     /// Contexts whose service is polled each step.
     pub(super) polled: Vec<u16>,
+    /// Contexts that are clients.
+    pub(super) clients: super::bells::Clients,
     /// Contexts with events to be told, each once.
     pub(super) ready: VecDeque<u16>,
     /// Contexts that asked to be closed, or whose service panicked.

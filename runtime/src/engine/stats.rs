@@ -122,6 +122,8 @@ counters! {
     contexts_quarantined,
     /// Contexts reclaimed since they did not take their events.
     contexts_deaf,
+    /// Polls of services.
+    services_polled,
     /// Services that panicked.
     services_panicked,
     /// Services whose destructor panicked too; they are leaked.

@@ -1,5 +1,6 @@
 //! Clients: a context driven from outside its lcore, by commands and events.
 
+mod bells;
 mod ends;
 mod ops;
 #[path = "../pair/mod.rs"]
