@@ -1,13 +1,10 @@
 //! What does a message cost, within one thread and between two cores?
-//!
-//! Between cores the number means something only in relation to the probe, which runs beside it.
 
-use std::hint::{self, black_box};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::hint::black_box;
+use std::io;
+use std::time::Duration;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use keyfence_benches::probe;
+use keyfence_benches::{Suite, beside, repeated, until};
 use keyfence_mempool::Segment;
 use keyfence_mempool::ring::mapped::MappedWords;
 use keyfence_mempool::ring::spsc;
@@ -17,52 +14,39 @@ use keyfence_mempool::sync::Arc;
 const BATCH: usize = 32;
 const SLOTS: usize = 64;
 
-/// Both halves on one core: instructions, without the cache line's way.
-fn one_core(c: &mut Criterion) {
-    let mut group = c.benchmark_group("ring_one_core");
-    group.throughput(Throughput::Elements(1));
-    group.bench_function("spsc/single", |b| {
-        let (mut producer, mut consumer) = spsc::ring::<[u64; 8]>(SLOTS);
-        b.iter(|| {
-            producer.push(black_box([1; 8])).expect("there is room");
-            consumer.pop()
-        });
-    });
-    group.bench_function("slots/single", |b| {
-        let (mut writer, mut reader) = slots();
-        b.iter(|| {
-            writer
-                .try_write(reader.consumed(), 1, black_box(&[1; 7]))
-                .expect("there is room");
-            let slot = reader.peek().expect("just written");
-            reader.advance();
-            slot
-        });
-    });
-    group.throughput(Throughput::Elements(BATCH as u64));
-    group.bench_function("spsc/bulk_32", |b| {
-        let (mut producer, mut consumer) = spsc::ring::<[u64; 8]>(SLOTS);
-        let (values, mut sink) = ([[1; 8]; BATCH], [[0; 8]; BATCH]);
-        b.iter(|| {
-            producer.push_slice(black_box(&values));
-            consumer.pop_into(black_box(&mut sink))
-        });
-    });
-    group.finish();
+fn main() -> io::Result<()> {
+    let mut suite = Suite::new("ring", std::env::args().skip(1));
+    one_core(&mut suite);
+    suite.case("two_cores/spsc/round_trip", 1, spsc_round_trips);
+    suite.case("two_cores/slots/round_trip", 1, slot_round_trips);
+    suite.case("two_cores/slots/stream", 1, slot_stream);
+    suite.run(&mut io::stdout())
 }
 
-/// A message there and a message back between two threads; the probe beside it.
-fn two_cores(c: &mut Criterion) {
-    let mut group = c.benchmark_group("ring_two_cores");
-    group.bench_function("probe", |b| {
-        b.iter_custom(|rounds| {
-            Duration::from_secs_f64(probe::cache_line_round_trip_ns() * 1e-9 * rounds as f64)
-        });
+/// Both halves on one core: instructions, without the cache line's way.
+fn one_core(suite: &mut Suite) {
+    let (mut producer, mut consumer) = spsc::ring::<[u64; 8]>(SLOTS);
+    let single = repeated(move || {
+        producer.push(black_box([1; 8])).expect("there is room");
+        black_box(consumer.pop());
     });
-    group.bench_function("spsc/round_trip", |b| b.iter_custom(spsc_round_trips));
-    group.bench_function("slots/round_trip", |b| b.iter_custom(slot_round_trips));
-    group.bench_function("slots/stream", |b| b.iter_custom(slot_stream));
-    group.finish();
+    suite.case("one_core/spsc/single", 1, single);
+    let (mut writer, mut reader) = slots();
+    let single = repeated(move || {
+        writer
+            .try_write(reader.consumed(), 1, black_box(&[1; 7]))
+            .expect("there is room");
+        black_box(reader.peek()).expect("just written");
+        reader.advance();
+    });
+    suite.case("one_core/slots/single", 1, single);
+    let (mut producer, mut consumer) = spsc::ring::<[u64; 8]>(SLOTS);
+    let (values, mut sink) = ([[1; 8]; BATCH], [[0; 8]; BATCH]);
+    let bulk = repeated(move || {
+        producer.push_slice(black_box(&values));
+        consumer.pop_into(black_box(&mut sink));
+    });
+    suite.case("one_core/spsc/bulk_32", BATCH as u64, bulk);
 }
 
 fn spsc_round_trips(rounds: u64) -> Duration {
@@ -152,46 +136,3 @@ fn take(reader: &mut SlotReader<MappedWords>) -> [u64; 8] {
     reader.advance();
     slot
 }
-
-/// Spins, and yields now and then so that one core is enough for both threads.
-fn until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    loop {
-        for _ in 0..4096 {
-            if let Some(value) = poll() {
-                return value;
-            }
-            hint::spin_loop();
-        }
-        thread::yield_now();
-    }
-}
-
-/// Time of `timed` while `other` runs on another core.
-fn beside(other: impl FnOnce() + Send, timed: impl FnOnce() + Send) -> Duration {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let pin = |core: Option<&core_affinity::CoreId>| {
-        core.map(|core| core_affinity::set_for_current(*core))
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            pin(cores.get(1));
-            other();
-        });
-        let timer = scope.spawn(|| {
-            pin(cores.first());
-            let start = Instant::now();
-            timed();
-            start.elapsed()
-        });
-        timer.join().expect("the timed side does not panic")
-    })
-}
-
-fn quick() -> Criterion {
-    Criterion::default()
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(400))
-}
-
-criterion_group! { name = ring; config = quick(); targets = one_core, two_cores }
-criterion_main!(ring);

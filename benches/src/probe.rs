@@ -1,8 +1,7 @@
 //! The cache-line ping-pong that other numbers are measured against.
 //!
-//! On a virtual machine the host moves the cores about, and the same code is several times slower for a while. The
-//! round trip of one cache line shows which while it is: a comparison interleaves the probe with what it measures and
-//! reports the ratio.
+//! The round trip of one cache line shows in which of its moods the machine is. A benchmark takes it between what it
+//! measures and reports the ratio.
 
 use std::hint;
 use std::thread;
@@ -13,8 +12,8 @@ use keyfence_mempool::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Round trips of one probe: about a millisecond when the cores are near each other.
 const ROUND_TRIPS: u64 = 10_000;
-/// Spins before the waiting side yields, which only matters when both sides have one core.
-const SPINS: u32 = 4096;
+/// Spins before a waiting side yields, which only matters when both sides have one core.
+pub(crate) const SPINS: u32 = 4096;
 
 /// A line that nothing else shares, nor its neighbour that the processor fetches with it.
 #[repr(align(128))]
@@ -76,7 +75,7 @@ fn wait_for(line: &AtomicU64, expected: u64, stop: &AtomicBool) -> bool {
 }
 
 /// Moves this thread to a core; only speed depends on it.
-fn pin(core: Option<&CoreId>) {
+pub(crate) fn pin(core: Option<&CoreId>) {
     if let Some(core) = core {
         core_affinity::set_for_current(*core);
     }

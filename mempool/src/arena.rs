@@ -200,11 +200,6 @@ impl Arena {
     pub fn dma(&self, offset: usize, len: usize) -> Result<DmaSlice<'_>, RangeError> {
         DmaSlice::of(&self.mapping).slice(offset, len)
     }
-
-    #[cfg_attr(loom, allow(dead_code))]
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
-    }
 }
 
 impl Segment {

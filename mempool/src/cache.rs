@@ -64,26 +64,6 @@ pub enum ReleaseError {
     },
 }
 
-/// Why a buffer got no new handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ReopenError {
-    /// The id names no buffer in use.
-    #[error(transparent)]
-    Id(#[from] BufIdError),
-    /// The buffer has its one handle.
-    #[error("buffer {index} has a handle already")]
-    HandleOut {
-        /// Index of the buffer.
-        index: u32,
-    },
-    /// The buffer's owner is being reclaimed.
-    #[error("buffer {index} is retained by the reclaim of its owner")]
-    Retained {
-        /// Index of the buffer.
-        index: u32,
-    },
-}
-
 /// Why a retained buffer was not brought home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReclaimError {
@@ -222,23 +202,6 @@ impl PoolCache {
             Err(refusal) => Err(match self.shared.id_error(id, refusal) {
                 Some(error) => error.into(),
                 None => ReleaseError::NotHeld { index: id.index },
-            }),
-        }
-    }
-
-    /// A new handle for a buffer that is held and whose handle was dropped: a posted receive that has completed.
-    pub fn reopen(&mut self, id: BufId) -> Result<Buf, ReopenError> {
-        let index = id.index;
-        match self.shared.slot_of(id)?.state.reopen(id.generation) {
-            Ok(()) => Ok(Buf::new(Core {
-                shared: Arc::clone(&self.shared),
-                index,
-                generation: id.generation,
-            })),
-            Err(refusal) => Err(match self.shared.id_error(id, refusal) {
-                Some(error) => error.into(),
-                None if refusal == Refusal::Retained => ReopenError::Retained { index },
-                None => ReopenError::HandleOut { index },
             }),
         }
     }

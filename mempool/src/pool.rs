@@ -319,23 +319,6 @@ impl Pool {
             generation: state.generation(),
         })
     }
-
-    /// Ids of the buffers in use that were given out to `owner`. Looks at every buffer.
-    pub fn ids_of(&self, owner: u32) -> impl Iterator<Item = BufId> + '_ {
-        self.shared
-            .slots
-            .iter()
-            .enumerate()
-            .filter_map(move |(index, slot)| {
-                let state = slot.state.read();
-                let is_his = state.is_live() && slot.owner() == owner;
-                // The owner belongs to this generation only if the buffer was not given out anew in between.
-                (is_his && slot.state.read().generation() == state.generation()).then(|| BufId {
-                    index: index as u32,
-                    generation: state.generation(),
-                })
-            })
-    }
 }
 
 impl PoolBooks {

@@ -44,8 +44,6 @@ pub enum Refusal {
     NotHeld,
     /// No more holds can be counted.
     TooManyHolds,
-    /// The buffer is retained.
-    Retained,
     /// The buffer is not retained.
     NotRetained,
 }
@@ -109,15 +107,6 @@ impl StateWord {
             Ok(state.0 & !HANDLE_OUT)
         });
         changed.expect("the generation of a buffer changed under its handle")
-    }
-
-    /// Makes a handle for a buffer that has none but is held.
-    pub fn reopen(&self, generation: u32) -> Result<(), Refusal> {
-        self.keep(generation, |state| match state {
-            _ if state.handle_is_out() => Err(Refusal::HandleOut),
-            _ if state.is_retained() => Err(Refusal::Retained),
-            _ => Ok(state.0 | HANDLE_OUT),
-        })
     }
 
     /// Counts one more hold.

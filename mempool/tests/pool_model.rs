@@ -18,7 +18,6 @@ enum Step {
     Release { cache: usize, which: usize },
     Retain { which: usize },
     Reclaim { cache: usize, which: usize },
-    Reopen { which: usize },
 }
 
 /// What the model knows of every id that was ever given out.
@@ -50,7 +49,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (cache.clone(), which).prop_map(|(cache, which)| Step::Release { cache, which }),
         1 => which.prop_map(|which| Step::Retain { which }),
         2 => (cache, which).prop_map(|(cache, which)| Step::Reclaim { cache, which }),
-        1 => which.prop_map(|which| Step::Reopen { which }),
     ]
 }
 
@@ -102,8 +100,7 @@ fn apply(step: Step, caches: &mut [PoolCache; 2], entries: &mut Vec<Entry>) {
         | Step::Hold { which }
         | Step::Release { which, .. }
         | Step::Retain { which }
-        | Step::Reclaim { which, .. }
-        | Step::Reopen { which } => &mut entries[at(which)],
+        | Step::Reclaim { which, .. } => &mut entries[at(which)],
     };
     let (id, live) = (entry.id, !entry.home);
     match step {
@@ -131,12 +128,6 @@ fn apply(step: Step, caches: &mut [PoolCache; 2], entries: &mut Vec<Entry>) {
             let alone = live && entry.retained && entry.holds == 0 && entry.handle.is_none();
             assert_eq!(caches[cache].reclaim(id).is_ok(), alone);
             entry.retained &= !alone;
-        }
-        Step::Reopen { .. } => {
-            let without = live && !entry.retained && entry.handle.is_none();
-            let reopened = caches[0].reopen(id);
-            assert_eq!(reopened.is_ok(), without);
-            entry.handle = entry.handle.take().or(reopened.ok());
         }
     }
     entry.settle();

@@ -1,4 +1,4 @@
-//! Words of an arena or a segment: the only place that turns an offset into an atomic that outlives a call.
+//! Words of a segment: the only place that turns an offset into an atomic that outlives a call.
 //!
 //! Unsafe because the words are reached by address, kept valid by a counted reference to the memory's owner; and
 //! because a prefetch is an intrinsic.
@@ -8,11 +8,10 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::slice;
 
-use crate::arena::{Arena, Segment};
+use crate::arena::Segment;
 use crate::error::RangeError;
 use crate::ring::words::Words;
 use crate::sync::{Arc, AtomicU64};
-use crate::sys::Mapping;
 
 const LINE_BYTES: usize = 64;
 
@@ -34,42 +33,27 @@ pub enum MapWordsError {
     },
 }
 
-/// Atomic words in an arena or a segment, which they keep mapped. Cloning gives a second view of the same words.
+/// Atomic words in a segment, which they keep mapped. Cloning gives a second view of the same words.
 #[derive(Clone)]
 pub struct MappedWords {
     start: NonNull<AtomicU64>,
     words: usize,
-    _owner: Owner,
+    _segment: Arc<Segment>,
 }
 
-#[derive(Clone)]
-enum Owner {
-    Arena(Arc<Arena>),
-    Segment(Arc<Segment>),
-}
-
-// SAFETY: the words are atomics in memory that `_owner` keeps mapped; an owner can be used and dropped by any thread.
+// SAFETY: the words are atomics in memory that `_segment` keeps mapped; a segment can be used and dropped by any thread.
 unsafe impl Send for MappedWords {}
 // SAFETY: as above; a shared reference gives out shared references to atomics.
 unsafe impl Sync for MappedWords {}
 
 impl MappedWords {
-    /// The words in `bytes` of an arena; both ends are multiples of 64.
-    pub fn in_arena(arena: &Arc<Arena>, bytes: Range<usize>) -> Result<MappedWords, MapWordsError> {
-        MappedWords::new(Owner::Arena(Arc::clone(arena)), bytes)
-    }
-
     /// The words in `bytes` of a segment; both ends are multiples of 64.
     pub fn in_segment(
         segment: &Arc<Segment>,
         bytes: Range<usize>,
     ) -> Result<MappedWords, MapWordsError> {
-        MappedWords::new(Owner::Segment(Arc::clone(segment)), bytes)
-    }
-
-    fn new(owner: Owner, bytes: Range<usize>) -> Result<MappedWords, MapWordsError> {
         let (start, end) = (bytes.start, bytes.end);
-        let limit = owner.mapping().bytes();
+        let limit = segment.mapping().bytes();
         if start > end || end > limit {
             return Err(RangeError {
                 offset: start,
@@ -82,11 +66,11 @@ impl MappedWords {
             return Err(MapWordsError::Misaligned { start, end });
         }
         // SAFETY: `start` is at most the mapping's size.
-        let start = unsafe { owner.mapping().start().add(start) };
+        let start = unsafe { segment.mapping().start().add(start) };
         Ok(MappedWords {
             start: start.cast(),
             words: bytes.len() / size_of::<AtomicU64>(),
-            _owner: owner,
+            _segment: Arc::clone(segment),
         })
     }
 }
@@ -94,7 +78,7 @@ impl MappedWords {
 impl Words for MappedWords {
     #[inline]
     fn as_slice(&self) -> &[AtomicU64] {
-        // SAFETY: the words were checked to lie inside a mapping that `_owner` keeps; mappings begin at a page, so the
+        // SAFETY: the words were checked to lie inside a mapping that `_segment` keeps; mappings begin at a page, so the
         // address is a multiple of 64. Nothing but atomics ever refers to these bytes.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
@@ -116,14 +100,5 @@ impl fmt::Debug for MappedWords {
             .field("start", &self.start)
             .field("words", &self.words)
             .finish()
-    }
-}
-
-impl Owner {
-    fn mapping(&self) -> &Mapping {
-        match self {
-            Owner::Arena(arena) => arena.mapping(),
-            Owner::Segment(segment) => segment.mapping(),
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`spsc`] moves typed values between two threads of one process. [`words`] moves 64-byte slots through memory that
 //! two parties map, with the sequence inside each slot; its code is generic over where the words are, and
-//! [`mapped`] is the backing over an arena or a segment. [`doorbell`] tells a consumer of many rings which to look at.
+//! [`mapped`] is the backing over a segment. [`doorbell`] tells a consumer of many rings which to look at.
 
 pub mod doorbell;
 #[cfg(not(loom))]
