@@ -221,15 +221,19 @@ fn r3_dealloc_from_another_thread_means_that_nothing_lands_afterwards() {
             let a_thread = scope.spawn(|| {
                 start.wait();
                 let mut value = 0u64;
-                // Until it is refused, which it is only after the deallocation: so writes are under way before and behind it.
-                while a.done.is_empty() {
+                // Until it is refused, which it is only after the deallocation: so writes are under way before and behind it. All are signaled: the
+                // places of silent ones would be free only behind one that is reported.
+                loop {
                     value += 1;
                     a.arena.dma(0, BYTES as usize).unwrap().fill(value as u8);
-                    a.post(write(value, remote, a.list(0, BYTES)).signaled(false));
+                    a.post(write(value, remote, a.list(0, BYTES)));
                     a.poll();
+                    let refused = a.done.drain(..).find(|done| !done.is_success());
+                    if let Some(done) = refused {
+                        return done.status;
+                    }
                     thread::yield_now();
                 }
-                a.done[0].status
             });
             start.wait();
             let memory = arena.dma(0, BYTES as usize).unwrap();
@@ -240,9 +244,9 @@ fn r3_dealloc_from_another_thread_means_that_nothing_lands_afterwards() {
             let mut before = vec![0; BYTES as usize];
             memory.read_into(&mut before).unwrap();
             let refused = a_thread.join().unwrap();
+            over.store(true, Ordering::Release);
             let changed = memory.first_difference(&before).unwrap();
             assert_eq!(changed, None, "round {round}");
-            over.store(true, Ordering::Release);
             refused
         });
         assert_eq!(refused, WcStatus::RemoteAccess);
