@@ -4,6 +4,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::check::CheckArgs;
 use crate::copy::CopyArgs;
+use crate::perf::PerfArgs;
 use crate::run::RunArgs;
 
 /// An embedded poll-mode runtime for RDMA that takes remote keys back with an explicit epoch.
@@ -28,6 +29,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Copy a file through grants from one engine to another, killing contexts on the way if asked to
     Copy(CopyArgs),
+    /// Measure the latency and rate of one operation, beside a cache line's round trip
+    Perf(PerfArgs),
     /// Run two engines under a load that kills contexts while their operations fly, and check everything
     Run(RunArgs),
 }

@@ -9,6 +9,7 @@ mod cli;
 mod copy;
 mod exit;
 mod host;
+mod perf;
 mod progress;
 #[allow(
     dead_code,
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let finished = match &cli.command {
         Command::Check(args) => check::check(args),
         Command::Copy(args) => copy::copy(args, cli.json),
+        Command::Perf(args) => perf::perf(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
     };
     print(&finished, cli.json);

@@ -3,6 +3,7 @@
 mod check;
 mod copy;
 mod latency;
+mod perf;
 #[cfg(feature = "plant")]
 mod plants;
 mod run;
@@ -15,6 +16,7 @@ use serde::Serialize;
 pub use check::{BudgetItem, CheckReport, CheckedFiles, EngineCheck, FileCheck, ReclaimBound};
 pub use copy::*;
 pub use latency::*;
+pub use perf::*;
 #[cfg(feature = "plant")]
 pub use plants::*;
 pub use run::*;
@@ -65,6 +67,8 @@ pub enum Body {
     Plants(PlantsReport),
     /// Of `copy`.
     Copy(Box<CopyReport>),
+    /// Of `perf`.
+    Perf(Box<PerfReport>),
 }
 
 /// One thing that went wrong.
