@@ -124,7 +124,7 @@ impl Driver {
                 true
             }
             // Full queues are the measurement's own doing.
-            Err(SubmitError::Limit(_)) => false,
+            Err(SubmitError::Limit(_) | SubmitError::NoCredit { .. }) => false,
             Err(error) => {
                 self.meter.fail(format!("submitting failed: {error}"));
                 false

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::host::{Clock, allowed_cpus, fresh_seed};
-use crate::report::{Body, Finished, Problem, Report};
+use crate::report::{Body, Finished, PerfBody, Problem, Report};
 use crate::signals::Signals;
 use engines::Pair;
 use meter::Meter;
@@ -132,7 +132,7 @@ fn attempt(args: &PerfArgs, json: bool) -> Result<Finished, String> {
         Err(why) => vec![Problem::text(&why)],
     };
     if let Some(path) = &args.hgrm {
-        logs::write_hgrm(path, &measured).map_err(|error| error.clone())?;
+        logs::write_hgrm(path, &measured)?;
     }
     if let Some(path) = &args.log {
         logs::write_log(path, &measured)?;
@@ -148,7 +148,7 @@ fn attempt(args: &PerfArgs, json: bool) -> Result<Finished, String> {
         exit,
         report: Report {
             device: Some("soft".into()),
-            body: Some(Body::Perf(Box::new(report))),
+            body: Some(Body::Perf(Box::new(PerfBody { perf: report }))),
             ok: exit == Exit::Good,
             ..Report::new(Some("perf"), errors)
         },

@@ -68,7 +68,7 @@ pub enum Body {
     /// Of `copy`.
     Copy(Box<CopyReport>),
     /// Of `perf`.
-    Perf(Box<PerfReport>),
+    Perf(Box<PerfBody>),
 }
 
 /// One thing that went wrong.

@@ -5,6 +5,13 @@ use serde::Serialize;
 use super::Latency;
 use crate::perf::Op;
 
+/// The one field of `perf`.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct PerfBody {
+    /// What was measured.
+    pub perf: PerfReport,
+}
+
 /// What `perf` measured.
 #[derive(Serialize, Clone, PartialEq, Debug)]
 pub struct PerfReport {

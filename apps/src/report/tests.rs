@@ -81,6 +81,32 @@ fn a_copy_has_the_published_fields() {
 }
 
 #[test]
+fn a_perf_has_the_published_fields() {
+    let perf = PerfReport {
+        op: crate::perf::Op::Write,
+        size: 8,
+        iters: 1,
+        depth: 1,
+        open_loop: false,
+        one_way: false,
+        cpus: [0, 1],
+        latency_ns: Latency::default(),
+        rate_per_s: 1.0,
+        probe_ns: 1.0,
+        rounds: 1,
+        rounds_kept: 1,
+        latency_to_probe: Quartiles::default(),
+    };
+    let body = Body::Perf(Box::new(PerfBody { perf }));
+    let wanted = "version command ok device errors perf.op perf.size perf.iters perf.latency_ns.p50 perf.latency_ns.max \
+        perf.rate_per_s perf.probe_ns perf.latency_to_probe.p50";
+    assert_has(
+        &good("perf", body),
+        &wanted.split_whitespace().collect::<Vec<_>>(),
+    );
+}
+
+#[test]
 fn a_failure_before_the_command_had_fields_is_an_object_too() {
     let report = Report::new(None, vec![Problem::text("no such device")]);
     let json = serde_json::to_string(&report).expect("a report is JSON");
