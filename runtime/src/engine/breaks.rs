@@ -29,6 +29,7 @@ impl Core {
         let slot = &mut self.lanes[lane.0 as usize];
         assert!(slot.is_none(), "the control side gives out free slots");
         *slot = Some(entry);
+        self.lanes_taken |= 1 << lane.0;
         self.refill_receives(lane);
     }
 
@@ -177,6 +178,7 @@ impl Core {
         if self.lanes[lane.0 as usize].as_deref().is_some_and(over)
             && let Some(entry) = self.lanes[lane.0 as usize].take()
         {
+            self.lanes_taken &= !(1 << lane.0);
             for route in &mut self.peers[peer.0 as usize].lanes {
                 for known in route.iter_mut().filter(|known| **known == Some(lane)) {
                     *known = None;
@@ -218,9 +220,19 @@ impl Core {
         self.outbox.push(ToControl::PeerDown(peer));
     }
 
+    /// What need not be done in each step: leases and keep-alives count in milliseconds.
+    pub(super) fn keep_house(&mut self) {
+        const INTERVAL_NS: u64 = 4_000;
+        if self.now_ns >= self.housekeeping_ns {
+            self.housekeeping_ns = self.now_ns + INTERVAL_NS;
+            self.check_leases();
+            self.keep_alive();
+        }
+    }
+
     /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its
     /// length: a lcore that did not step itself must not take its own absence for the peer's.
-    pub(super) fn keep_alive(&mut self) {
+    fn keep_alive(&mut self) {
         let now_ns = self.now_ns;
         let interval_ns = self.timeouts.keepalive_interval_ns;
         for lane in self.lane_ids() {

@@ -394,6 +394,7 @@ impl EngineBuilder {
             grants: Grants::new(limits.grants),
             imports: Imports::new(limits.imports, contexts),
             lanes: (0..lanes).map(|_| None).collect(),
+            lanes_taken: 0,
             first_lane: 0,
             peers: self
                 .peers
@@ -422,6 +423,7 @@ impl EngineBuilder {
             buffers: Gauge::new(Limit::Buffers, limits.buffers.into()),
             buffers_swept_step: 0,
             lease_cursor: 0,
+            housekeeping_ns: 0,
             stats: Stats::new(),
             trace: Trace::new(limits.trace_records as usize),
         }

@@ -95,12 +95,7 @@ impl Core {
     /// Tells the peer of receives posted again, when a quarter of them is untold and no other frame has told it.
     fn announce_receives(&mut self, lane: LaneId) {
         let entry = self.lane(lane);
-        let untold = entry.receives_posted.wrapping_sub(entry.receives_announced);
-        // A notice takes a receive itself: of one alone two lanes would tell each other for ever.
-        if !entry.is_up()
-            || (untold as usize) < (entry.receives.len() / 4).max(2)
-            || !self.may_send(lane, Class::Notice)
-        {
+        if !entry.is_up() || !entry.has_receives_to_tell() || !self.may_send(lane, Class::Notice) {
             return;
         }
         self.post_answer(lane, Answer::LaneCredit);

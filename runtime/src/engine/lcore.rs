@@ -81,8 +81,7 @@ impl<P: DataPath> Lcore<P> {
         let services = self.run_services();
         self.reclaim_closing();
         self.core.check_handles();
-        self.core.check_leases();
-        self.core.keep_alive();
+        self.core.keep_house();
         let zeroed = self.core.zero_some();
         let posted = self.post();
         let ended = self.end_lanes();

@@ -46,6 +46,9 @@ impl Core {
 
     /// Lets a lane post what it may. Returns whether it posted anything.
     pub(super) fn pump(&mut self, lane: LaneId) -> bool {
+        if self.lane(lane).has_nothing_to_post() {
+            return false;
+        }
         let before = self.lane(lane).inflight.next_sequence();
         if matches!(self.lane(lane).phase, LanePhase::Greeting | LanePhase::Up) {
             self.pump_control(lane);

@@ -121,6 +121,8 @@ pub struct Core {
     pub(super) grants: Grants,
     pub(super) imports: Imports,
     pub(super) lanes: Vec<Option<Box<Lane>>>,
+    /// Which of these exist, a bit each.
+    pub(super) lanes_taken: u128,
     /// The slot from which on lanes post in this step.
     pub(super) first_lane: u16,
     pub(super) peers: Vec<PeerView>,
@@ -161,6 +163,8 @@ pub struct Core {
     pub(super) buffers_swept_step: u64,
     /// The next grant whose lease is looked at.
     pub(super) lease_cursor: u32,
+    /// When what need not be done in each step is done again.
+    pub(super) housekeeping_ns: u64,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
 }
@@ -212,13 +216,7 @@ impl Core {
 
     /// Lanes that exist, each once, from slot `first` on and then round.
     pub(super) fn lane_ids_from(&self, first: u16) -> impl Iterator<Item = LaneId> + use<> {
-        let taken: u128 = self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(_, lane)| lane.is_some())
-            .fold(0, |set, (slot, _)| set | 1 << slot);
-        let mut left = taken.rotate_right(first.into());
+        let mut left = self.lanes_taken.rotate_right(first.into());
         core::iter::from_fn(move || {
             let slot = left.trailing_zeros() as u16;
             left &= left.wrapping_sub(1);

@@ -320,6 +320,23 @@ impl Lane {
         )
     }
 
+    /// Whether a quarter of the receives is posted again and the peer was not told. A notice takes a receive itself: of one alone two lanes
+    /// would tell each other for ever.
+    pub fn has_receives_to_tell(&self) -> bool {
+        let untold = self.receives_posted.wrapping_sub(self.receives_announced);
+        untold as usize >= (self.receives.len() / 4).max(2)
+    }
+
+    /// Whether no request, answer, notice or invalidation waits, and no context's operation or refused sender.
+    pub fn has_nothing_to_post(&self) -> bool {
+        self.turns.is_empty()
+            && self.control.is_empty()
+            && self.closing.is_empty()
+            && self.starved.is_empty()
+            && self.refused.nobody_is_due()
+            && !self.has_receives_to_tell()
+    }
+
     /// Puts a context into the turn queue, once.
     pub fn enqueue_turn(&mut self, context: u16) {
         let on_lane = &mut self.contexts[context as usize];

@@ -39,6 +39,12 @@ impl TurnQueue {
         at.is_some_and(|at| self.0.remove(at).is_some())
     }
 
+    /// Whether none waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -215,6 +221,11 @@ impl ControlQueue {
     /// The next answer.
     pub fn next_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.answers.is_empty()
     }
 
     /// Drops all: the lane ends.

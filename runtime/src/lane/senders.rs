@@ -29,6 +29,11 @@ impl Refused {
         }
     }
 
+    /// Whether none has room to be told of.
+    pub fn nobody_is_due(&self) -> bool {
+        self.due.is_none()
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
