@@ -92,7 +92,7 @@ impl Pair {
         let began_ns = meter.clock.now_ns();
         while meter.turn() != STOP {
             self.control(meter);
-            thread::sleep(REST);
+            thread::park_timeout(REST);
             if signals.interrupted() {
                 meter.fail("interrupted by a signal".into());
             }

@@ -1,7 +1,7 @@
 //! So many operations between two engines, on one thread and in virtual time: for counting instructions, where the clock does not matter.
 //!
-//! `count KIND N` does N operations of a kind, one at a time or (`burst`) 32 at a time, or N steps of two idle engines. Under
-//! `valgrind --tool=callgrind` the difference of two runs with different N is the price of the operations alone; `.ci/full-counts` does that.
+//! `count KIND N`, from `cargo run --release -p keyfence-benches --example count`, does N operations of a kind, one at a time or (`burst`) 32 at a time, or N steps of two idle engines. Under
+//! `valgrind --tool=callgrind` the difference of two runs with different N is the price of the operations alone: `.ci/full counts`.
 
 use keyfence::config::{IdlePolicy, MemoryConfig, PoolConfig, Timeouts};
 use keyfence::ids::{LcoreId, RemoteContext};
@@ -233,13 +233,7 @@ fn main() {
         return;
     }
     tally.wanted.store(count, Ordering::Relaxed);
-    let mut steps = 0;
     while tally.ended.load(Ordering::Relaxed) < count {
         world.step();
-        steps += 1;
     }
-    println!(
-        "{:.3} steps of both engines an operation",
-        f64::from(steps) / count as f64
-    );
 }
