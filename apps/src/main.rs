@@ -11,10 +11,6 @@ mod exit;
 mod host;
 mod perf;
 mod progress;
-#[allow(
-    dead_code,
-    reason = "its rows for `copy` are read by that command alone"
-)]
 mod report;
 mod run;
 mod signals;

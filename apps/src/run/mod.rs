@@ -11,8 +11,6 @@ mod oracle;
 mod pattern;
 #[cfg(feature = "plant")]
 mod plants;
-#[path = "../../../benches/src/probe.rs"]
-mod probe;
 mod progress;
 mod random;
 mod scene;
@@ -27,6 +25,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use keyfence::config::Config;
+use keyfence_benches::probe;
 use keyfence_mempool::sync::Arc;
 
 use crate::catalog::CATALOG;

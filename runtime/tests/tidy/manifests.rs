@@ -10,7 +10,13 @@ const EDGES: [(&str, &[&str]); 6] = [
     ("runtime/Cargo.toml", &["keyfence-pmd", "keyfence-mempool"]),
     (
         "apps/Cargo.toml",
-        &["keyfence", "keyfence-pmd", "keyfence-mempool"],
+        // The probe.
+        &[
+            "keyfence",
+            "keyfence-pmd",
+            "keyfence-mempool",
+            "keyfence-benches",
+        ],
     ),
     (
         "benches/Cargo.toml",
