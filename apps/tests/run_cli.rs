@@ -4,6 +4,7 @@ mod load;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use load::{Edit, alone, keyfence, loopback, object, text};
 
@@ -93,6 +94,17 @@ fn started(words: &str) -> (Child, load::LoadFile) {
     (child, file)
 }
 
+/// What it wrote, once it has ended; it must not take ten times what a first signal may.
+fn ended(mut child: Child) -> std::process::Output {
+    const HANG: Duration = Duration::from_secs(20);
+    let began = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        assert!(began.elapsed() < HANG, "it hangs after a signal");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("it has ended")
+}
+
 fn signal(child: &Child, signal: i32) {
     let pid = child.id().to_string();
     let status = std::process::Command::new("kill")
@@ -113,7 +125,7 @@ fn b15_a_signal_during_start_or_load_closes_everything_and_reports() {
     ] {
         let (child, _file) = started(words);
         signal(&child, signal_number);
-        let output = child.wait_with_output().expect("it ends");
+        let output = ended(child);
         let report = object(&output);
         assert_eq!(
             output.status.code(),
@@ -130,10 +142,11 @@ fn b15_a_second_signal_ends_at_once_and_there_is_one_object_all_the_same() {
     let _one = alone();
     for number in [2, 15] {
         let (mut child, _file) = started("paced");
+        // Two that come at the same moment are one.
         while child.try_wait().expect("a child").is_none() {
             signal(&child, number);
         }
-        let output = child.wait_with_output().expect("it has ended");
+        let output = ended(child);
         assert_eq!(output.status.code(), Some(128 + number));
         let report = object(&output);
         assert_eq!(

@@ -97,6 +97,7 @@ fn figures(evidence: &Evidence<'_>) -> CopyReport {
                 stats.grants_made.saturating_sub(ended)
             }),
             contract_violations: violations(transferred),
+            unscanned_reuses: 0,
             books_balance: transferred
                 .engines
                 .iter()

@@ -145,6 +145,8 @@ pub struct ChecksReport {
     pub leaked_grants: u64,
     /// Breaches of the device contract, by the device or by the runtime.
     pub contract_violations: u64,
+    /// Reused buffers that were not scanned before their use or their owner's end.
+    pub unscanned_reuses: u64,
     /// Whether use and sum are equal for every quota and pool.
     pub books_balance: bool,
 }

@@ -72,7 +72,9 @@ pub struct Tally {
     pub faults: Faults,
     /// The first few faults in words.
     pub notes: Vec<String>,
-    /// Buffers that came to a new owner, or back to their owner from a grant, and were scanned before their use.
+    /// Buffers that came to a new owner, or back to their owner from a grant.
+    pub reuses_begun: u64,
+    /// Those of them that were scanned before their use, or before their owner's end.
     pub reuses: u64,
     /// Bytes compared with their pattern.
     pub bytes_scanned: u64,

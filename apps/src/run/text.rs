@@ -117,7 +117,7 @@ fn checks(text: &mut String, report: &RunReport) -> fmt::Result {
     writeln!(
         text,
         "\nlate_bytes {}, late_reads {}, stale_keys {}, open_wrs {}, bystander_errors {}, unfinished_ops {}, leaked_grants {}, \
-         contract_violations {}, books_balance {}",
+         contract_violations {}, unscanned_reuses {}, books_balance {}",
         checks.late_bytes,
         checks.late_reads,
         checks.stale_keys,
@@ -126,6 +126,7 @@ fn checks(text: &mut String, report: &RunReport) -> fmt::Result {
         checks.unfinished_ops,
         checks.leaked_grants,
         checks.contract_violations,
+        checks.unscanned_reuses,
         checks.books_balance
     )?;
     if report.interrupted {

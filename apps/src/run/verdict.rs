@@ -75,6 +75,7 @@ impl Verdict {
         checks.bystander_errors += faults.bystander_errors;
         let coverage = &mut self.coverage;
         coverage.reuses += tally.reuses;
+        checks.unscanned_reuses += tally.reuses_begun.saturating_sub(tally.reuses);
         coverage.bytes_scanned += tally.bytes_scanned;
         coverage.late_reads_checked += tally.late_reads_checked;
         coverage.revokes_with_write_in_flight += tally.revokes_with_write_in_flight;
@@ -162,6 +163,7 @@ impl Verdict {
             ("unfinished_ops", checks.unfinished_ops),
             ("leaked_grants", checks.leaked_grants),
             ("contract_violations", checks.contract_violations),
+            ("unscanned_reuses", checks.unscanned_reuses),
         ];
         let failed = counts.iter().filter(|(_, count)| *count > 0);
         self.errors.extend(

@@ -83,6 +83,16 @@ impl Cell {
         self.words = fill.words();
     }
 
+    /// Ends what [`Cell::tend`] has begun, at once: gives how many bytes have changed since they were filled.
+    pub fn scan_rest(&mut self) -> u64 {
+        let filled = match self.state {
+            State::Fill(done) => done,
+            _ => self.len,
+        };
+        self.state = State::Ready;
+        self.words.changed(&self.buf.dma(), 0..filled)
+    }
+
     /// Its addresses.
     pub fn addresses(&self) -> core::ops::Range<u64> {
         let start = self.buf.address();

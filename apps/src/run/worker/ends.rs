@@ -142,8 +142,8 @@ impl Worker {
             return;
         }
         let number = sent.number & !NUMBERED;
-        if number == 0 {
-            // A new partner, or a new life of it, begins.
+        if self.hears.replace(message.from()) != Some(message.from()) {
+            // A new life of the partner begins.
             self.received = 0;
         }
         if number != self.received {

@@ -105,6 +105,7 @@ impl Worker {
         let fill = self.next_fill();
         let cell = Cell::new(buf, wanted.role, wanted.large, len, fill, reused);
         if reused {
+            self.board.sides[self.side].tally().reuses_begun += 1;
             inspect(&self.board, self.side, &cell.addresses(), Occasion::Reuse);
         }
         self.tending += 1;
@@ -167,6 +168,19 @@ impl Worker {
             self.note_scan(&range, scanned, changed, reused);
         }
         tended
+    }
+
+    /// The worker ends: what it has not scanned yet is scanned now, so that every reuse is.
+    pub(super) fn scan_what_is_left(&mut self) {
+        let (mut cells, hunted) = (
+            core::mem::take(&mut self.cells),
+            core::mem::take(&mut self.hunted),
+        );
+        cells.extend(hunted);
+        for cell in cells.iter_mut().filter(|cell| cell.is_tended()) {
+            let changed = cell.scan_rest();
+            self.note_scan(&cell.addresses(), cell.len as u64, changed, cell.reused);
+        }
     }
 
     fn note_scan(&self, range: &Range<u64>, scanned: u64, changed: u64, reused: bool) {
@@ -250,6 +264,7 @@ impl Worker {
         };
         cell.zapped(fill);
         let range = cell.addresses();
+        self.board.sides[self.side].tally().reuses_begun += 1;
         self.tending += 1;
         self.ungranted += 1;
         inspect(&self.board, self.side, &range, Occasion::Zapped);

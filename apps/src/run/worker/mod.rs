@@ -63,7 +63,9 @@ pub struct Worker {
     /// Imports taken back.
     revoked: u64,
     sent: u64,
+    /// Numbered messages of the sender heard last.
     received: u64,
+    hears: Option<RemoteContext>,
     stage: Stage,
     /// When its part of the phase began.
     since_ns: u64,
@@ -103,6 +105,7 @@ impl Worker {
             revoked: 0,
             sent: 0,
             received: 0,
+            hears: None,
             stage: Stage::Setup,
             since_ns: 0,
             local: Local::new(),
@@ -208,6 +211,7 @@ impl Worker {
 impl Drop for Worker {
     /// The context is being reclaimed: this is its cordon.
     fn drop(&mut self) {
+        self.scan_what_is_left();
         let now_ns = self.board.clock.now_ns();
         self.end_phase(now_ns);
         if self.stage != Stage::Drain {
