@@ -24,7 +24,7 @@ pub struct ContextId {
     pub lcore: LcoreId,
     /// Its slot in that lcore's table.
     pub slot: u16,
-    /// How often the slot was given out before; a reclaimed context's name never comes back.
+    /// How often the slot has been given out, from 1; a reclaimed context's name never comes back.
     pub generation: u32,
 }
 

@@ -46,6 +46,12 @@ impl LatencyHistogram {
         self.histogram.len()
     }
 
+    /// Latencies longer than this, to the histogram's three digits.
+    #[must_use]
+    pub fn count_above(&self, ns: u64) -> u64 {
+        self.count() - self.histogram.count_between(0, ns)
+    }
+
     /// Latencies beyond the range.
     #[must_use]
     pub fn overflowed(&self) -> u64 {

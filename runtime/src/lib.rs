@@ -80,6 +80,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Lcores on threads of their own, and the end
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//!
+//! use keyfence::EngineBuilder;
+//! use keyfence::config::{IdlePolicy, MemoryConfig};
+//! use keyfence::pmd::soft::{Fabric, SoftConfig};
+//!
+//! let start = Instant::now();
+//! let clock = move || start.elapsed().as_nanos() as u64;
+//! let mut engine = EngineBuilder::new("alone", 1)
+//!     .cpus(&[0]) // Each engine of a process takes CPUs of its own: without this all begin at CPU 0.
+//!     .idle(IdlePolicy::Backoff { max_sleep_ns: 50_000 })
+//!     .memory(MemoryConfig { arena_bytes: 96 << 20, ..MemoryConfig::default() })
+//!     .build(Fabric::new().device(SoftConfig::default())?, 1)?;
+//! let running = engine.start(clock)?;
+//! // ... engine.open(...), and the control loop below for as long as the program works.
+//!
+//! engine.close_all();
+//! while !engine.is_closed() {
+//!     // By the lcores' clock. The loop may rest when there was nothing to do; connections and ends wait for it meanwhile.
+//!     if !engine.control(clock()) {
+//!         std::thread::park_timeout(Duration::from_micros(50));
+//!     }
+//!     while engine.poll_event().is_some() {}
+//! }
+//! // When the peers are closed too: to one that still polls, an engine that goes is a peer that is lost.
+//! for lcore in running.join() {
+//!     match lcore {
+//!         Ok(lcore) => println!("{} contexts reclaimed", lcore.stats().contexts_reclaimed),
+//!         Err(id) => println!("lcore {id} died by a panic"),
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Dropping what [`Engine::start`] gave stops the lcores after their step, without a reclaim; dropping the engine then ends its queue pairs and gives its
+//! memory back.
+//!
 //! # Threads
 //!
 //! | what | who calls it |

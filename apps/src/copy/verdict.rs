@@ -98,6 +98,7 @@ fn figures(evidence: &Evidence<'_>) -> CopyReport {
             }),
             contract_violations: violations(transferred),
             unscanned_reuses: 0,
+            late_reclaims: 0,
             books_balance: transferred
                 .engines
                 .iter()

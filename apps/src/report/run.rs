@@ -61,6 +61,8 @@ pub struct LcoreReport {
     pub ops: u64,
     /// Steps that took longer than `step_max`.
     pub stalls: u64,
+    /// The longest time from one poll step to the next.
+    pub longest_pause_ns: u64,
 }
 
 /// One phase.
@@ -147,6 +149,8 @@ pub struct ChecksReport {
     pub contract_violations: u64,
     /// Reused buffers that were not scanned before their use or their owner's end.
     pub unscanned_reuses: u64,
+    /// Reclaims that took longer than the bound that `check` prints, though no lcore stalled.
+    pub late_reclaims: u64,
     /// Whether use and sum are equal for every quota and pool.
     pub books_balance: bool,
 }

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 
-use keyfence::config::{show_bytes, show_ns};
+use keyfence::config::show_bytes;
 
 use super::scene::ArenaFacts;
 use crate::report::{Latency, OpReport, RunReport};
@@ -52,8 +52,8 @@ fn write(text: &mut String, report: &RunReport, facts: &str, arenas: &[ArenaFact
 fn operations(text: &mut String, report: &RunReport) -> fmt::Result {
     writeln!(
         text,
-        "\n{:8}{:7}{:>11}{:>13}{:>9}{:>9}{:>9}{:>9}{:>10}  p50 to the round trip",
-        "phase", "op", "count", "bytes", "p50 ns", "p90", "p99", "p99.9", "max"
+        "\n{:8}{:7}{:>11}{:>14}{:>10}{:>10}{:>10}{:>10}{:>10}  p50 to the round trip",
+        "phase", "op", "count", "bytes", "p50", "p90", "p99", "p99.9", "max"
     )?;
     for phase in &report.phases {
         let ops = &phase.ops;
@@ -71,17 +71,23 @@ fn operations(text: &mut String, report: &RunReport) -> fmt::Result {
             let ratio = ns.p50 as f64 / report.probe_ns.max(1) as f64;
             writeln!(
                 text,
-                "{:8}{name:7}{count:>11}{bytes:>13}{:>9}{:>9}{:>9}{:>9}{:>10}  {ratio:.0}",
-                phase.name, ns.p50, ns.p90, ns.p99, ns.p99_9, ns.max
+                "{:8}{name:7}{count:>11}{bytes:>14}{:>10}{:>10}{:>10}{:>10}{:>10}  {ratio:.0}",
+                phase.name,
+                short_ns(ns.p50),
+                short_ns(ns.p90),
+                short_ns(ns.p99),
+                short_ns(ns.p99_9),
+                short_ns(ns.max)
             )?;
         }
     }
     let line = |name: &str, ns: &Latency| {
-        format!("{name} p50 {} p99 {} p99.9 {}", ns.p50, ns.p99, ns.p99_9)
+        let [p50, p99, p99_9] = [ns.p50, ns.p99, ns.p99_9].map(short_ns);
+        format!("{name} p50 {p50} p99 {p99} p99.9 {p99_9}")
     };
     writeln!(
         text,
-        "paced, untouched contexts, ns: {}; {}",
+        "paced, untouched contexts: {}; {}",
         line("nobody dying", &report.bystanders.quiet),
         line("somebody dying", &report.bystanders.chaos)
     )
@@ -94,9 +100,9 @@ fn reclaims(text: &mut String, report: &RunReport) -> fmt::Result {
         "\nreclaimed {} contexts, {} with operations in flight: p50 {}, p99 {}, longest {}",
         reclaim.contexts_reclaimed,
         coverage.reclaims_with_ops_in_flight,
-        show_ns(reclaim.reclaim_ns.p50),
-        show_ns(reclaim.reclaim_ns.p99),
-        show_ns(reclaim.reclaim_ns.max)
+        short_ns(reclaim.reclaim_ns.p50),
+        short_ns(reclaim.reclaim_ns.p99),
+        short_ns(reclaim.reclaim_ns.max)
     )?;
     writeln!(
         text,
@@ -117,7 +123,7 @@ fn checks(text: &mut String, report: &RunReport) -> fmt::Result {
     writeln!(
         text,
         "\nlate_bytes {}, late_reads {}, stale_keys {}, open_wrs {}, bystander_errors {}, unfinished_ops {}, leaked_grants {}, \
-         contract_violations {}, unscanned_reuses {}, books_balance {}",
+         contract_violations {}, unscanned_reuses {}, late_reclaims {}, books_balance {}",
         checks.late_bytes,
         checks.late_reads,
         checks.stale_keys,
@@ -127,6 +133,7 @@ fn checks(text: &mut String, report: &RunReport) -> fmt::Result {
         checks.leaked_grants,
         checks.contract_violations,
         checks.unscanned_reuses,
+        checks.late_reclaims,
         checks.books_balance
     )?;
     if report.interrupted {
@@ -136,5 +143,37 @@ fn checks(text: &mut String, report: &RunReport) -> fmt::Result {
         writeln!(text, "all checks passed")
     } else {
         writeln!(text, "FAILED: {}", report.caught_by.join(", "))
+    }
+}
+
+/// A time to three digits, in the unit that fits.
+fn short_ns(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns}ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let digits = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_ns;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let shown = [0, 999, 1_000, 12_345, 345_678, 2_000_000, 3_600_000_000_000].map(short_ns);
+        assert_eq!(
+            shown,
+            [
+                "0ns", "999ns", "1.00us", "12.3us", "346us", "2.00ms", "3600s"
+            ]
+        );
     }
 }

@@ -52,6 +52,7 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
         verdict.errors.extend(reports);
     }
     verdict.add_driver(seen);
+    verdict.fail_on_late_reclaims(config, seen);
     verdict.fail_on_checks();
     if !seen.interrupted {
         let minima = &config.load.as_ref().expect("checked before").minima;
@@ -61,6 +62,10 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
     if verdict.caught_by.is_empty() && !verdict.errors.is_empty() {
         verdict.caught_by.push("run".into());
     }
+    if !verdict.errors.is_empty() {
+        verdict.name_stalls(config);
+    }
+    verdict.caught_by.dedup();
     verdict
 }
 
@@ -108,6 +113,7 @@ impl Verdict {
                 steps: stats.steps,
                 ops: stats.ops_ok,
                 stalls: stats.steps_overran,
+                longest_pause_ns: stats.longest_pause_ns,
             });
         }
     }
@@ -121,10 +127,16 @@ impl Verdict {
             live_keys,
             ..
         } = ended;
-        if *buffers_in_use != 0 || !posted.contains(receives_in_use) {
+        if *buffers_in_use != 0 {
             self.checks.books_balance = false;
             self.errors.push(format!(
-                "engine {name} at rest: {buffers_in_use} buffers in use instead of 0, {receives_in_use} receive buffers instead of {}",
+                "engine {name} at rest: {buffers_in_use} buffers in use instead of 0"
+            ));
+        }
+        if !posted.contains(receives_in_use) {
+            self.checks.books_balance = false;
+            self.errors.push(format!(
+                "engine {name} at rest: {receives_in_use} receive buffers in use instead of {}",
                 posted.end()
             ));
         }
@@ -152,6 +164,37 @@ impl Verdict {
         self.coverage.reclaims_with_ops_in_flight = seen.with_ops_in_flight;
     }
 
+    /// R6: the bound holds as long as no lcore stalls.
+    fn fail_on_late_reclaims(&mut self, config: &Config, seen: &Seen) {
+        if self.lcores.iter().all(|lcore| lcore.stalls == 0) {
+            let keys = config.limits.context.grants;
+            let bound_ns = config.timeouts.reclaim_bound_ns(keys);
+            self.checks.late_reclaims = seen.reclaim_ns.count_above(bound_ns);
+        }
+    }
+
+    /// What may be behind all the rest: a machine on which the lcores did not run says so before it blames anything else.
+    fn name_stalls(&mut self, config: &Config) {
+        let worst = self
+            .lcores
+            .iter()
+            .max_by_key(|lcore| lcore.longest_pause_ns);
+        let Some(worst) = worst.filter(|worst| worst.stalls > 0) else {
+            return;
+        };
+        let stalls: u64 = self.lcores.iter().map(|lcore| lcore.stalls).sum();
+        let text = format!(
+            "the lcores were kept from running: {stalls} times for longer than step_max, the longest {} ms ({}.{} on CPU {}, fence timeout {} ms). What \
+             follows may come of that: give them CPUs that nothing else uses",
+            worst.longest_pause_ns / 1_000_000,
+            worst.engine,
+            worst.lcore,
+            worst.cpu,
+            config.timeouts.fence_timeout_ns / 1_000_000
+        );
+        self.errors.insert(0, text);
+    }
+
     fn fail_on_checks(&mut self) {
         let checks = &self.checks;
         let counts = [
@@ -164,6 +207,7 @@ impl Verdict {
             ("leaked_grants", checks.leaked_grants),
             ("contract_violations", checks.contract_violations),
             ("unscanned_reuses", checks.unscanned_reuses),
+            ("late_reclaims", checks.late_reclaims),
         ];
         let failed = counts.iter().filter(|(_, count)| *count > 0);
         self.errors.extend(

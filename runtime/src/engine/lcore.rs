@@ -67,8 +67,10 @@ impl<P: DataPath> Lcore<P> {
     /// Two things are not of the data path and allocate: opening a context, and the coming of a lane.
     pub fn step(&mut self, now_ns: u64) -> Work {
         let since_last_ns = now_ns.saturating_sub(self.core.now_ns);
-        if self.core.stats.steps > 0 && since_last_ns > self.step_max_ns {
-            self.core.stats.steps_overran += 1;
+        if self.core.stats.steps > 0 {
+            let stats = &mut self.core.stats;
+            stats.steps_overran += u64::from(since_last_ns > self.step_max_ns);
+            stats.longest_pause_ns = stats.longest_pause_ns.max(since_last_ns);
         }
         self.core.now_ns = self.core.now_ns.max(now_ns);
         self.core.stats.steps += 1;

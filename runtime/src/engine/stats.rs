@@ -130,6 +130,8 @@ counters! {
     services_leaked,
     /// Times between two steps longer than `step_max`, by the caller's clock; what an idle policy slept is part of them.
     steps_overran,
+    /// The longest of all times between two steps, in ns.
+    longest_pause_ns,
     /// Epochs that ended.
     epochs_ended,
     /// Flushes of contexts here that ended.
