@@ -1,5 +1,7 @@
 //! `check`: reads configuration files and says what they come to.
 
+mod machine;
+
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
@@ -18,7 +20,8 @@ use crate::report::{
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example:\n  keyfence check configs/loopback.toml configs/test_min.toml\n\n\
-    Each error is a line on stderr, `file:line:column: key: what is wrong; what is allowed`, and the exit code is 2."
+    Each error is a line on stderr, `file:line:column: key: what is wrong; what is allowed`, and the exit code is 2. What a good file asks for \
+    that this machine lacks is named, and is no error: the file may be for another."
 )]
 pub struct CheckArgs {
     /// Configuration files
@@ -86,6 +89,7 @@ fn check_engine(config: &Config, index: usize) -> EngineCheck {
             .map(|(consumer, bytes)| BudgetItem { consumer, bytes })
             .collect(),
         reclaim_bound: reclaim_bound(config),
+        missing_here: machine::missing_here(config, index),
     }
 }
 
@@ -131,6 +135,9 @@ fn describe(file: &str, config: &Config, checks: &[EngineCheck], text: &mut Stri
         describe_bytes(text, "left", arena_bytes - check.budget_bytes)?;
         describe_bytes(text, "arena", *arena_bytes)?;
         describe_bound(text, &check.reclaim_bound)?;
+        for missing in &check.missing_here {
+            writeln!(text, "    not on this machine: {missing}")?;
+        }
     }
     Ok(())
 }

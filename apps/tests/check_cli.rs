@@ -134,6 +134,31 @@ fn a_good_file_prints_the_budget_and_the_reclaim_bound_with_its_terms() {
 }
 
 #[test]
+fn what_this_machine_lacks_is_named_and_is_no_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("elsewhere.toml");
+    let loopback = fs::read_to_string(example("loopback.toml")).expect("it is there");
+    let elsewhere = loopback
+        .replace("lcores = [0]", "lcores = [1000]")
+        .replace("page_size = \"2MiB\"", "page_size = \"1GiB\"")
+        .replace("hugepages = \"prefer\"", "hugepages = \"require\"");
+    fs::write(&path, elsewhere).expect("writable");
+    let file = path.to_str().expect("UTF-8");
+    let output = keyfence(&["check", file]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let stdout = text(&output.stdout);
+    for words in [
+        "not on this machine: CPU 1000: ",
+        "not on this machine: 1 hugepages of 1GiB: ",
+    ] {
+        assert!(stdout.contains(words), "{words}: {stdout}");
+    }
+    let object = object(&keyfence(&["check", "--json", file]));
+    let missing = &object["check"]["files"][0]["engines"][0]["missing_here"];
+    assert_eq!(missing.as_array().map(Vec::len), Some(2), "{object:#}");
+}
+
+#[test]
 fn one_bad_file_among_good_ones_is_exit_2_and_the_good_ones_are_shown() {
     let good = example("test_min.toml");
     let output = keyfence(&["check", "none.toml", &good]);

@@ -46,6 +46,8 @@ pub struct EngineCheck {
     pub budget_bytes: u64,
     /// How long a reclaim may take.
     pub reclaim_bound: ReclaimBound,
+    /// What it asks for that this machine does not have now: `run` would fail here.
+    pub missing_here: Vec<String>,
 }
 
 /// One consumer of an arena.
