@@ -1,5 +1,4 @@
-//! Engines of one process on `soft`, each with the oracle around its device: started together, driven from the caller's thread, ended
-//! together.
+//! Engines of one process, each with the oracle around its device: started together, driven from the caller's thread, ended together.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +14,17 @@ use keyfence::pmd::wrap::check::{Check, CheckPath, Ledger, Party};
 use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore, Running, Stats};
 use keyfence_mempool::sync::Arc;
 
-/// The device that all engines of a host have: the oracle below the runtime sees every post, completion and control call.
-pub type HostDevice = Check<SoftDevice>;
+/// A device with the oracle around it, which sees every post, completion and control call of the runtime's.
+type Watched<D> = Check<D>;
 
-type HostPath = CheckPath<<SoftDevice as Device>::Path>;
+type WatchedPath<D> = CheckPath<<D as Device>::Path>;
+
+/// A software adapter for each of `count` engines, on one fabric.
+pub fn soft_devices(count: usize) -> anyhow::Result<Vec<SoftDevice>> {
+    let fabric = Fabric::new();
+    let device = |_| Ok(fabric.device(SoftConfig::default())?);
+    (0..count).map(device).collect()
+}
 
 /// How long the control side rests when it finds nothing to do.
 const CONTROL_REST: Duration = Duration::from_micros(50);
@@ -31,18 +37,18 @@ pub struct Clock {
 }
 
 /// Engines that run. Nothing of their control work is done but in [`Host::control`].
-pub struct Host {
+pub struct Host<D: Device> {
     clock: Clock,
-    engines: Vec<Hosted>,
+    engines: Vec<Hosted<D>>,
 }
 
 /// One engine of a host.
-pub struct Hosted {
+pub struct Hosted<D: Device> {
     /// Its control side.
-    pub engine: Engine<HostDevice>,
+    pub engine: Engine<Watched<D>>,
     /// What the oracle knows of its device.
     pub ledger: Arc<Ledger>,
-    running: Running<HostPath>,
+    running: Running<WatchedPath<D>>,
 }
 
 /// What is left of an engine after its end.
@@ -100,15 +106,19 @@ impl Clock {
     }
 }
 
-impl Host {
-    /// Builds the engines in this order on one fabric, gives each an incarnation of its own, made from `seed`, and starts their lcores. On an
-    /// error, which says what was short, none runs.
-    pub fn start(builders: Vec<EngineBuilder>, clock: &Clock, seed: u128) -> anyhow::Result<Self> {
-        let fabric = Fabric::new();
+impl<D: Device> Host<D> {
+    /// Builds the engines in this order, each on the device of the same place, gives each an incarnation of its own, made from `seed`, and starts
+    /// their lcores. On an error, which says what was short, none runs.
+    pub fn start(
+        builders: Vec<EngineBuilder>,
+        devices: Vec<D>,
+        clock: &Clock,
+        seed: u128,
+    ) -> anyhow::Result<Self> {
         let mut engines = Vec::new();
-        for (at, builder) in (0..).zip(builders) {
+        for (at, (builder, device)) in (0..).zip(builders.into_iter().zip(devices)) {
             let name = format!("engine {}", builder.name());
-            let device = Check::new(fabric.device(SoftConfig::default())?);
+            let device = Check::new(device);
             let ledger = device.ledger();
             let mut engine = builder.build(device, seed ^ at).context(name)?;
             let lcore_clock = clock.clone();
@@ -127,7 +137,7 @@ impl Host {
     }
 
     /// One engine, by its place in the list it was started from.
-    pub fn engine(&mut self, at: usize) -> &mut Engine<HostDevice> {
+    pub fn engine(&mut self, at: usize) -> &mut Engine<Watched<D>> {
         &mut self.engines[at].engine
     }
 
@@ -185,14 +195,14 @@ impl Host {
 }
 
 /// An engine whose lcores have stopped.
-struct Stopped {
-    engine: Engine<HostDevice>,
+struct Stopped<D: Device> {
+    engine: Engine<Watched<D>>,
     ledger: Arc<Ledger>,
-    lcores: Vec<Result<Lcore<HostPath>, LcoreId>>,
+    lcores: Vec<Result<Lcore<WatchedPath<D>>, LcoreId>>,
 }
 
-impl Hosted {
-    fn stop(self) -> Stopped {
+impl<D: Device> Hosted<D> {
+    fn stop(self) -> Stopped<D> {
         Stopped {
             lcores: self.running.join(),
             engine: self.engine,
@@ -201,7 +211,7 @@ impl Hosted {
     }
 }
 
-impl Stopped {
+impl<D: Device> Stopped<D> {
     fn ended(&self) -> Ended {
         let stats = self.lcores.iter().map(|lcore| {
             let lcore = lcore.as_ref().ok()?;

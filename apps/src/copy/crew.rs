@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use keyfence::ids::{ContextId, LcoreId};
+use keyfence::pmd::Device;
 use keyfence::{BoxedService, EngineEvent};
 use keyfence_mempool::sync::Arc;
 
@@ -87,7 +88,7 @@ impl Crew {
     }
 
     /// Opens the first context of each side of each stream.
-    pub fn open_all(&mut self, host: &mut Host) {
+    pub fn open_all(&mut self, host: &mut Host<impl Device>) {
         for stream in 0..self.members.len() {
             for side in SIDES {
                 self.open(host, stream, side);
@@ -96,7 +97,7 @@ impl Crew {
     }
 
     /// Takes what happened on an engine.
-    pub fn note(&mut self, host: &mut Host, engine: usize, event: &EngineEvent) {
+    pub fn note(&mut self, host: &mut Host<impl Device>, engine: usize, event: &EngineEvent) {
         self.tally.note(event);
         let side = SIDES[engine];
         match event {
@@ -116,7 +117,7 @@ impl Crew {
     }
 
     /// Kills who is due: by now, one for each interval since the start, not counting those that had nothing in transfer.
-    pub fn reap(&mut self, host: &mut Host, elapsed_ns: u64) {
+    pub fn reap(&mut self, host: &mut Host<impl Device>, elapsed_ns: u64) {
         let Some(every_ns) = self.kill_every_ns else {
             return;
         };
@@ -155,7 +156,7 @@ impl Crew {
         None
     }
 
-    fn kill(&mut self, host: &mut Host, stream: usize, side: Side) {
+    fn kill(&mut self, host: &mut Host<impl Device>, stream: usize, side: Side) {
         let member = &mut self.members[stream][side as usize];
         let Some(context) = member.context.take() else {
             return;
@@ -175,7 +176,7 @@ impl Crew {
     }
 
     /// Asks for the next context of a side. It starts when its predecessor has given its seat back.
-    fn open(&mut self, host: &mut Host, stream: usize, side: Side) {
+    fn open(&mut self, host: &mut Host<impl Device>, stream: usize, side: Side) {
         let member = &mut self.members[stream][side as usize];
         member.number += 1;
         let ledger = host.ledger(side as usize);

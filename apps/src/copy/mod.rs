@@ -23,7 +23,7 @@ use self::plan::{MAX_CONTEXTS, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Plan};
 use self::transfer::{End, Transferred, transfer};
 use self::verdict::{Evidence, judge};
 use crate::exit::Exit;
-use crate::host::{Clock, Host, allowed_cpus, fresh_seed};
+use crate::host::{Clock, Host, allowed_cpus, fresh_seed, soft_devices};
 use crate::progress::Progress;
 use crate::report::{Finished, Problem, Report};
 use crate::signals::Signals;
@@ -75,7 +75,7 @@ fn attempt(args: &CopyArgs, json: bool) -> Result<Finished, String> {
     }
     let clock = Clock::new();
     let host = fresh_seed()
-        .and_then(|seed| Host::start(plan.engines(&cpus), &clock, seed))
+        .and_then(|seed| Host::start(plan.engines(&cpus), soft_devices(2)?, &clock, seed))
         .map_err(|error| format!("{error:#}"))?;
     let board = Arc::new(Board::new(plan.blocks(), plan.streams));
     let files = (&source, &destination);

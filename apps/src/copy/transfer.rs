@@ -3,6 +3,7 @@
 use std::thread;
 
 use keyfence::ids::ContextId;
+use keyfence::pmd::Device;
 use keyfence_mempool::sync::{Arc, Ordering};
 
 use super::board::{Board, Side};
@@ -54,7 +55,7 @@ pub struct Transferred {
 
 /// Carries a file through the engines of a host.
 pub fn transfer(
-    mut host: Host,
+    mut host: Host<impl Device>,
     clock: &Clock,
     plan: &Arc<Plan>,
     board: &Arc<Board>,
@@ -112,7 +113,7 @@ fn show_counters(engines: &[Ended]) {
 }
 
 fn drive(
-    host: &mut Host,
+    host: &mut Host<impl Device>,
     clock: &Clock,
     plan: &Plan,
     board: &Board,

@@ -6,6 +6,7 @@ use keyfence::EngineEvent;
 use keyfence::config::Config;
 use keyfence::ids::ContextId;
 use keyfence::latency::LatencyHistogram;
+use keyfence::pmd::Device;
 
 use super::board::{DRAINED, READY, Stage};
 use super::chaos::Chaos;
@@ -80,8 +81,8 @@ struct Live {
 }
 
 /// The driver of one run.
-pub struct Driver<'a> {
-    scene: &'a mut Scene,
+pub struct Driver<'a, D: Device> {
+    scene: &'a mut Scene<D>,
     signals: &'a Signals,
     progress: Progress,
     /// Contexts of each side.
@@ -95,9 +96,9 @@ pub struct Driver<'a> {
     seen: Seen,
 }
 
-impl<'a> Driver<'a> {
+impl<'a, D: Device> Driver<'a, D> {
     /// A driver of engines that have just been started.
-    pub fn new(scene: &'a mut Scene, signals: &'a Signals, progress: Progress) -> Self {
+    pub fn new(scene: &'a mut Scene<D>, signals: &'a Signals, progress: Progress) -> Self {
         let workers = scene.board.load.contexts as usize;
         Self {
             scene,

@@ -25,12 +25,13 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use keyfence::config::Config;
+use keyfence::pmd::soft::SoftDevice;
 use keyfence_benches::probe;
 use keyfence_mempool::sync::Arc;
 
 use crate::catalog::CATALOG;
 use crate::exit::Exit;
-use crate::host::{Clock, allowed_cpus, fresh_seed};
+use crate::host::{Clock, allowed_cpus, fresh_seed, soft_devices};
 use crate::report::{Body, Finished, Problem, Report};
 use crate::signals::Signals;
 use drive::Driver;
@@ -134,7 +135,7 @@ impl Run {
     }
 }
 
-fn begin(config: &Config, json: bool) -> anyhow::Result<(Scene, Run)> {
+fn begin(config: &Config, json: bool) -> anyhow::Result<(Scene<SoftDevice>, Run)> {
     let signals = Signals::watch(json.then_some(last_words as fn(i32) -> String));
     let signals = signals.context("watching for signals")?;
     let seed = fresh_seed()?;
@@ -146,7 +147,8 @@ fn begin(config: &Config, json: bool) -> anyhow::Result<(Scene, Run)> {
         probe_ns: probe_ns(),
     };
     tracing::info!("{}", run.facts(config));
-    Ok((Scene::start(config, &clock, seed)?, run))
+    let devices = soft_devices(config.engines.len())?;
+    Ok((Scene::start(config, devices, &clock, seed)?, run))
 }
 
 /// The middle one of a few probes: the host moves the processors about. 0 with one CPU, where there is no way to go.

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use keyfence::config::Config;
 use keyfence::ids::{ContextId, LcoreId};
+use keyfence::pmd::Device;
 use keyfence::{EngineBuilder, EngineEvent};
 use keyfence_mempool::PageKind;
 use keyfence_mempool::sync::Arc;
@@ -14,12 +15,12 @@ use super::worker::{Worker, name_of};
 use crate::host::{Clock, Ended, Host};
 
 /// Two engines whose lcores run.
-pub struct Scene {
+pub struct Scene<D: Device> {
     /// What is shared with the workers.
     pub board: Arc<Board>,
     /// The arenas.
     pub arenas: Vec<ArenaFacts>,
-    host: Host,
+    host: Host<D>,
 }
 
 /// What an engine's arena got.
@@ -64,14 +65,19 @@ pub fn check(config: &Config, file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Scene {
+impl<D: Device> Scene<D> {
     /// Builds both engines, starts their lcores and opens all workers.
     ///
     /// # Errors
     /// What was short. Nothing is left behind then.
-    pub fn start(config: &Config, clock: &Clock, seed: u128) -> anyhow::Result<Self> {
+    pub fn start(
+        config: &Config,
+        devices: Vec<D>,
+        clock: &Clock,
+        seed: u128,
+    ) -> anyhow::Result<Self> {
         let builders = [0, 1].map(|engine| EngineBuilder::from_config(config, engine));
-        let mut host = Host::start(builders.into(), clock, seed)?;
+        let mut host = Host::start(builders.into(), devices, clock, seed)?;
         let load = config.load.clone().expect("checked before");
         let contexts = load.contexts as usize;
         let sides = [0, 1].map(|side| Side::new(host.ledger(side), contexts));
@@ -122,7 +128,7 @@ impl Scene {
 }
 
 impl ArenaFacts {
-    fn of(host: &mut Host, side: usize) -> Self {
+    fn of<D: Device>(host: &mut Host<D>, side: usize) -> Self {
         let engine = host.engine(side);
         let arena = engine.arena();
         Self {
