@@ -44,12 +44,18 @@ fn hello() -> Frame<'static> {
         lane: 0,
         source_lcore: LcoreId(0),
         target_lcore: LcoreId(1),
+        siblings: 2,
+        lcores: 2,
+        qp: 6,
+        contexts: 128,
+        grants: 64,
         frame_bytes: 4096,
         receive_depth: 64,
         messages_per_context: 8,
         lane_bytes_cap: 1 << 20,
         slowest_rate: 1 << 28,
         fence_timeout_ns: 20_000_000,
+        mac: [7; 16],
         name: Name::new("left").expect("a name"),
     })
 }

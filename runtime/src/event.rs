@@ -2,9 +2,10 @@
 
 use keyfence_mempool::buf::Buf;
 
-use crate::engine::{GrantRecord, JoinRefusal};
+use crate::engine::GrantRecord;
 use crate::ids::{ContextId, Epoch, GrantId, ImportId, LcoreId, PeerId, RemoteContext};
 use crate::op::OpDone;
+use crate::session::JoinRefusal;
 use keyfence_pmd::Rights;
 
 /// A peer's grant, as its holder sees it. The key itself stays with the runtime.

@@ -146,6 +146,7 @@ pub mod plant;
 mod random;
 pub mod reclaim;
 mod service;
+mod session;
 pub mod trace;
 pub mod wire;
 
@@ -153,9 +154,8 @@ pub use client::{
     Client, ClientConfig, ClientEvent, ClientLookupError, ClientSendError, CommandError, Locals,
 };
 pub use engine::{
-    BuildError, Context, Engine, EngineBuilder, GrantRecord, JoinRefusal, Lcore, Lease, Local,
-    LookupError, MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats,
-    Stats, Usage,
+    BuildError, Context, Engine, EngineBuilder, GrantRecord, Lcore, Lease, Local, LookupError,
+    MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running, SharedStats, Stats, Usage,
 };
 pub use error::{AllocError, FlushError, GrantError, RevokeError, SubmitError};
 pub use event::{EngineEvent, Event, Import, Message, QuarantineReason};
@@ -165,6 +165,7 @@ pub use keyfence_pmd as pmd;
 pub use keyfence_pmd::Rights;
 pub use op::{OpDone, OpKind, Status};
 pub use service::{BoxedService, Service, Work};
+pub use session::{AdmissionStats, JoinRefusal, PaceMisfit, Secret, SecretError};
 
 /// The README's programs compile.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@ use keyfence::ids::LcoreId;
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::pmd::wrap::fault::Plan;
 use keyfence::pmd::{Control, ControlError, ControlEvent, Device, QpConfig, QpId, RequestId};
-use keyfence::wire::{Frame, VERSION};
+use keyfence::wire::VERSION;
 use keyfence::{EngineBuilder, EngineEvent, JoinRefusal};
 use keyfence_mempool::sync::{Arc, Ordering};
 use pair::Side;
@@ -309,8 +309,8 @@ fn answers_of_another_protocol_version_or_engine_are_told_apart() {
             stranger.device.accept(request, qp, &private).unwrap();
         })
     };
-    // The asker's own words, its name among them.
-    assert_eq!(accepted_with(|_| ()), JoinRefusal::WrongName);
+    // The asker's own words.
+    assert_eq!(accepted_with(|_| ()), JoinRefusal::Unauthenticated);
     assert_eq!(accepted_with(|private| private[2] += 1), versions);
     assert_eq!(accepted_with(Vec::clear), JoinRefusal::Malformed);
 }
@@ -374,9 +374,9 @@ fn a_hello_that_never_comes_or_does_not_fit_is_told() {
     assert_eq!(refusal(&mut duel), [timeout]);
 
     let mut duel = Duel::before_hello(Part::quiet());
-    let (header, mut hello) = (duel.raw.header(1), duel.raw.hello(1));
+    let (header, mut hello) = (duel.raw.header(0), duel.raw.hello(0));
     hello.session += 1;
-    duel.raw.send(1, &header, &Frame::Hello(hello));
+    duel.raw.greet(0, &header, hello);
     assert_eq!(refusal(&mut duel), [JoinRefusal::Hello]);
     duel.steps(3_000);
     assert_eq!(

@@ -82,8 +82,8 @@ fn r12_a_hello_that_promises_no_receives_ends_its_lane_and_nothing_else() {
             ..Header::default()
         };
         let hello = duel.raw.hello(0);
-        duel.raw.send(0, &header, &Frame::Hello(hello));
-        duel.until(|duel| duel.side.stat("hellos_refused") == 1);
+        duel.raw.greet(0, &header, hello);
+        duel.until(|duel| duel.side.engine.admissions().hellos_refused == 1);
         duel.until(|duel| duel.side.used(|usage| usage.lanes.into()) == 0);
         assert_eq!(duel.side.stat("peers_down"), 0, "it was never up");
     }

@@ -83,12 +83,18 @@ impl Parts {
             lane: lane as u16,
             source_lcore: LcoreId(lcores as u16),
             target_lcore: LcoreId((lcores >> 16) as u16),
+            siblings: session as u16,
+            lcores: lane as u16,
+            qp: messages,
+            contexts: receive_depth,
+            grants: frame_bytes,
             frame_bytes,
             receive_depth,
             messages_per_context: messages,
             lane_bytes_cap,
             slowest_rate,
             fence_timeout_ns,
+            mac: (u128::from(low) << 64 | u128::from(high)).to_le_bytes(),
             name: self.name(),
         }
     }

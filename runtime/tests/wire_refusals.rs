@@ -27,12 +27,18 @@ fn hello() -> Vec<u8> {
         lane: 3,
         source_lcore: LcoreId(4),
         target_lcore: LcoreId(5),
+        siblings: 2,
+        lcores: 2,
+        qp: 6,
+        contexts: 128,
+        grants: 64,
         frame_bytes: 4096,
         receive_depth: 64,
         messages_per_context: 8,
         lane_bytes_cap: 1 << 20,
         slowest_rate: 1 << 28,
         fence_timeout_ns: 20_000_000,
+        mac: [7; 16],
         name: Name::new("left").expect("a name"),
     }))
 }
@@ -78,7 +84,7 @@ fn the_layout_is_fixed() {
     ];
     assert_eq!(bytes[..len], wanted);
     let capacities = [MAX_REVOKE_GRANTS, MAX_DROPPED_GRANTS, MAX_CREDIT_LIMITS];
-    assert_eq!((VERSION, HEADER_BYTES, capacities), (1, 24, [27, 28, 23]));
+    assert_eq!((VERSION, HEADER_BYTES, capacities), (2, 24, [27, 28, 23]));
 }
 
 #[test]
@@ -154,8 +160,8 @@ fn r12_a_control_frame_has_a_bound() {
 
 #[test]
 fn r12_a_hello_of_another_version_says_so_whatever_follows() {
-    let bytes = with(hello(), HEADER_BYTES, 2);
-    let other = DecodeError::BadVersion { ours: 1, got: 2 };
+    let bytes = with(hello(), HEADER_BYTES, 3);
+    let other = DecodeError::BadVersion { ours: 2, got: 3 };
     assert_eq!(decode(&bytes), Err(other));
     assert_eq!(decode(&bytes[..HEADER_BYTES + 2]), Err(other));
 }

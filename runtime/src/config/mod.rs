@@ -72,7 +72,7 @@ pub struct Catalog<'a> {
 }
 
 impl Config {
-    /// Reads the file at `path`, and looks at the secret files that it names: relative ones are taken from its folder, and one that
+    /// Reads the file at `path`, and the secret files that it names, once: relative ones are taken from its folder, and one that
     /// others can read is refused. Called at start; reads files, and holds nothing open.
     pub fn load(path: &Path, catalog: Catalog<'_>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
@@ -128,7 +128,7 @@ impl Config {
         let mut config = resolve::resolve(draft, &mut report);
         cross::check(&config, &mut report);
         if let Some(folder) = folder {
-            secret::check(&mut config.peers, folder, &mut report);
+            secret::read(&mut config.peers, folder, &mut report);
         }
         report.finish().map(|()| config)
     }

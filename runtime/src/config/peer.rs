@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::engine::{NAME_RULE, is_name};
 use super::reader::{Key, Kind};
+use crate::session::Secret;
 
 /// One peer of one engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,9 +17,11 @@ pub struct PeerConfig {
     pub address: PeerAddress,
     /// `lcores`: how many lcores it has, for the byte budget. Known for a `local:` one; 1 if left out.
     pub lcores: u32,
-    /// `secret_file`: the shared secret of the admission. Must not be readable by others. None for `local:`, optional for `shm:`, required for
-    /// `rdma:`. Relative to the configuration file.
+    /// `secret_file`: the shared secret of the admission, 32 bytes to 4 KiB from a random source, each of which counts. Must not be readable by others. Optional
+    /// for `local:` (then for both engines) and `shm:`, required for `rdma:`. Relative to the configuration file.
     pub secret_file: Option<PathBuf>,
+    /// What is in it, read once by [`Config::load`](super::Config::load).
+    pub secret: Option<Secret>,
 }
 
 /// Where a peer is.
@@ -45,6 +48,7 @@ impl Default for PeerConfig {
             address: PeerAddress::default(),
             lcores: 1,
             secret_file: None,
+            secret: None,
         }
     }
 }
@@ -76,8 +80,8 @@ pub(super) const KEYS: &[Key<PeerDraft>] = &[
     Key::optional(
         "secret_file",
         Kind::Text(
-            |text| !text.is_empty(),
-            "the path of a file",
+            |text| !text.is_empty() && !text.chars().any(char::is_control),
+            "the path of a file, without control characters",
             |p, text| p.config.secret_file = Some(text.into()),
         ),
     ),

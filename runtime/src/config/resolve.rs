@@ -135,7 +135,7 @@ fn resolve_peers(peers: &mut [PeerConfig], engines: &[EngineConfig], report: &mu
             is_taken.then(|| taken(&peer.name))
         });
         report.check(&[&key("secret_file"), &key("address")], || {
-            wrong_secret(peer)
+            wrong_secret(peer, peers, engines)
         });
         let PeerAddress::Local(target) = peer.address.clone() else {
             continue;
@@ -215,12 +215,26 @@ fn wrong_local(
     })
 }
 
-fn wrong_secret(peer: &PeerConfig) -> Option<(String, String)> {
+fn wrong_secret(
+    peer: &PeerConfig,
+    peers: &[PeerConfig],
+    engines: &[EngineConfig],
+) -> Option<(String, String)> {
     match (&peer.address, &peer.secret_file) {
-        (PeerAddress::Local(_), Some(_)) => Some((
-            "is of no use in one process".into(),
-            "no secret_file with a local: address".into(),
-        )),
+        (PeerAddress::Local(target), Some(_)) => {
+            let own = &engines.get(peer.engine)?.name;
+            let back = peers.iter().find(|back| {
+                let theirs = engines.get(back.engine).map(|engine| &engine.name);
+                theirs == Some(target) && back.name == *own
+            });
+            let alone = back.is_some_and(|back| back.secret_file.is_none());
+            alone.then(|| {
+                (
+                    format!("names a secret, but engine {target:?} has none for {own:?}"),
+                    "a secret_file with the same secret in both, or in none".into(),
+                )
+            })
+        }
         (PeerAddress::Rdma { .. }, None) => Some((
             "is missing".into(),
             "the path of a file with the shared secret, which rdma: needs".into(),

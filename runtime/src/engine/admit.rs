@@ -1,46 +1,40 @@
-//! The accepting side of a join: who may have which lane.
+//! The accepting side of a join: who may have which lane. Nothing here is authentic yet; `engine/hello.rs` is where it becomes so.
 
 use keyfence_pmd::{Device, RequestId};
 use zerocopy::IntoBytes;
 
 use crate::engine::control::ControlSide;
-use crate::engine::peers::{LaneOrigin, PeerPhase};
-use crate::engine::private::{Private, understood};
-use crate::engine::refusal::{JoinRefusal, Refused};
+use crate::engine::peers::PeerPhase;
 use crate::ids::{Incarnation, LcoreId, PeerId};
+use crate::session::{JoinRefusal, MAX_LCORES, Refused, Request, name_tag};
 
 impl<D: Device> ControlSide<D> {
     /// The peer wants a lane.
-    pub fn connect_request(&mut self, request: RequestId, private: &[u8]) {
-        if let Err(why) = self.admit(request, private) {
+    pub fn connect_request(&mut self, id: RequestId, private: &[u8]) {
+        if let Err(why) = self.admit(id, private) {
+            self.admissions.requests_refused += 1;
             tracing::debug!(%why, "a lane was refused");
             let said = Refused::new(&why, self.peers.siblings);
             // The asker may have gone meanwhile.
-            let _ = self.device.reject(request, said.as_bytes());
+            let _ = self.device.reject(id, said.as_bytes());
         }
     }
 
-    fn admit(&mut self, request: RequestId, private: &[u8]) -> Result<(), JoinRefusal> {
-        let private = *understood(private)?;
-        // Who it is: known by its configured name alone (R12).
-        let peer = self.peers.by_hash(private.name_hash.get());
+    fn admit(&mut self, id: RequestId, private: &[u8]) -> Result<(), JoinRefusal> {
+        let request = *Request::read(private)?;
+        // Who it says it is: one that is configured, or nobody (R12).
+        let peer = self.peers.by_tag(request.from.get());
         let peer = peer.ok_or(JoinRefusal::NotConfigured)?;
         if self.parting {
             return Err(JoinRefusal::Ended);
         }
-        if let Err(why) = self.check_request(&private) {
+        if let Err(why) = self.check_request(peer, &request) {
             self.refuse(peer, why.clone());
             return Err(why);
         }
-        self.admit_to_session(peer, &private)?;
-        let (lcore, peer_lcore) = (private.target_lcore.get(), private.source_lcore.get());
-        let made = self.make_lane(
-            peer,
-            LcoreId(lcore),
-            LcoreId(peer_lcore),
-            private.number.get(),
-            LaneOrigin::Accepting(request),
-        );
+        self.admit_to_session(peer, &request)?;
+        let ends = ends(&request);
+        let made = self.make_lane(peer, ends, request.number.into(), Some((id, request)));
         made.map_err(|error| {
             if self.peers.forget_joining(peer) {
                 self.refuse(peer, error.into());
@@ -51,35 +45,59 @@ impl<D: Device> ControlSide<D> {
         })
     }
 
-    fn check_request(&self, private: &Private) -> Result<(), JoinRefusal> {
-        let (ours, theirs) = (self.peers.siblings, private.siblings.get());
+    fn check_request(&self, peer: PeerId, request: &Request) -> Result<(), JoinRefusal> {
+        if request.to.get() != name_tag(&self.identity.name) {
+            return Err(JoinRefusal::WrongName);
+        }
+        if self.is_ours_to_join(peer) {
+            return Err(JoinRefusal::Role);
+        }
+        let (ours, theirs) = (self.peers.siblings, u16::from(request.siblings));
         if theirs != ours {
             return Err(JoinRefusal::Lanes { ours, theirs });
         }
-        let fits = private.target_lcore.get() < self.peers.lcores
-            && private.source_lcore.get() < private.lcores.get()
-            && private.number.get() < ours;
+        let fits = u16::from(request.target_lcore) < self.peers.lcores
+            && u16::from(request.source_lcore) < MAX_LCORES
+            && u16::from(request.number) < ours;
         fits.then_some(()).ok_or(JoinRefusal::Malformed)
     }
 
     /// Whether a request fits the session that is being made, or may begin one.
-    fn admit_to_session(&mut self, peer: PeerId, private: &Private) -> Result<(), JoinRefusal> {
-        let incarnation = Incarnation(private.incarnation.get());
+    fn admit_to_session(&mut self, peer: PeerId, request: &Request) -> Result<(), JoinRefusal> {
+        let (agreed, incarnation) = (
+            request.session.get(),
+            Incarnation(request.incarnation.get()),
+        );
         let entry = self.peers.get(peer);
         match entry.phase {
             PeerPhase::Apart { .. } => {
-                self.begin_session(peer, private.session.get());
-                self.peers.get_mut(peer).introduce(private);
+                if entry.has_had(incarnation, agreed) {
+                    return Err(JoinRefusal::Ended);
+                }
+                self.begin_session(peer, agreed);
+                self.peers.get_mut(peer).incarnation = incarnation;
                 Ok(())
             }
             PeerPhase::Joining { .. }
-                if entry.agreed_session == private.session.get()
-                    && entry.incarnation == incarnation =>
+                if entry.agreed_session == agreed && entry.incarnation == incarnation =>
             {
-                Ok(())
+                // As soon as that is known: there is none from an lcore that the peer has not.
+                if entry.lcores > 0 && u16::from(request.source_lcore) >= entry.lcores {
+                    return Err(JoinRefusal::Malformed);
+                }
+                let had = self
+                    .peers
+                    .has_lane(peer, ends(request), request.number.into());
+                (!had).then_some(()).ok_or(JoinRefusal::Duplicate)
             }
             // Both losses must have ended before a new session opens.
             _ => Err(JoinRefusal::Busy),
         }
     }
+}
+
+/// The lcores of a lane that the peer asks for, ours first.
+fn ends(request: &Request) -> (LcoreId, LcoreId) {
+    let lcore = |lcore: u8| LcoreId(lcore.into());
+    (lcore(request.target_lcore), lcore(request.source_lcore))
 }

@@ -3,11 +3,13 @@
 
 use keyfence_pmd::QpId;
 
-use crate::engine::command::ToControl;
+use crate::engine::command::{PeerSizes, ToControl};
 use crate::engine::complete::receive_slot;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{LaneId, PeerId};
+use crate::lane::credits::SendCredits;
+use crate::lane::greeting::HelloBytes;
 use crate::lane::queue::Request;
 use crate::lane::{Lane, LanePhase};
 use crate::op::Status;
@@ -34,22 +36,41 @@ impl Core {
     }
 
     /// The connection stands: say hello.
-    pub(super) fn lane_connected(&mut self, lane: LaneId) {
+    pub(super) fn lane_connected(&mut self, lane: LaneId, hello: Box<HelloBytes>) {
         let entry = self.lane_mut(lane);
         if entry.phase == LanePhase::Attached {
             entry.phase = LanePhase::Greeting;
+            entry.greeting.ours = Some(hello);
             entry.control.ask(Request::Hello);
         }
-        self.lane_may_be_up(lane);
     }
 
-    /// A lane is up when the peer's hello is in and ours is on its way.
-    pub(super) fn lane_may_be_up(&mut self, lane: LaneId) {
+    /// Gives the peer's hello to the control side, when ours is proven to have arrived: whoever refuses the other, both have what they need to see why.
+    pub(super) fn tell_hello(&mut self, lane: LaneId) {
         let entry = self.lane_mut(lane);
-        if entry.phase == LanePhase::Greeting && entry.greeted && entry.inflight.next_sequence() > 0
+        let arrived = entry.inflight.next_sequence() > 0 && entry.inflight.len() == 0;
+        if entry.phase == LanePhase::Greeting
+            && arrived
+            && let Some(hello) = entry.greeting.take_came()
         {
-            entry.phase = LanePhase::Up;
-            self.outbox.push(ToControl::LaneUp(lane));
+            self.outbox.push(ToControl::HelloCame { lane, hello });
+        }
+    }
+
+    /// The control side has admitted the peer's hello: traffic may begin, with what has come already.
+    pub(super) fn lane_admitted(&mut self, lane: LaneId, credits: SendCredits, peer: PeerSizes) {
+        let entry = self.lane_mut(lane);
+        // It may have broken meanwhile.
+        if entry.phase != LanePhase::Greeting {
+            return;
+        }
+        entry.peer_receive_depth = peer.receive_depth;
+        entry.peer_messages = peer.messages;
+        entry.peer_frame_bytes = peer.frame_bytes;
+        entry.credits = credits;
+        entry.phase = LanePhase::Up;
+        while let Some(frame) = self.lane_mut(lane).greeting.held.pop_front() {
+            self.take_frame(lane, frame);
         }
     }
 
@@ -79,6 +100,8 @@ impl Core {
         for receive in &receives {
             entry.receives[receive_slot(receive.id) as usize] = None;
         }
+        // Completed long since: nothing lands in them.
+        entry.greeting.held.clear();
         self.stats.lanes_broken += 1;
         self.outbox.push(ToControl::LaneBroken(lane));
     }

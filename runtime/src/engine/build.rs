@@ -10,23 +10,23 @@ use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
 use crate::engine::Engine;
-use crate::engine::backoff::Backoff;
 use crate::engine::command::{Command, DeathNotice, Outbox, ToControl};
 use crate::engine::control::{ControlSide, LcorePort};
 use crate::engine::join::Identity;
 use crate::engine::lcore::Lcore;
 use crate::engine::lookup::{LOOKUPS, Lookups};
 use crate::engine::memory::{EngineMemory, MemoryError};
-use crate::engine::peers::{Peer, PeerPhase, Peers};
+use crate::engine::peers::{Peer, Peers};
 use crate::engine::state::{Core, LcoreMemory, PeerView};
 use crate::engine::stats::{SharedStats, Stats};
 use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
 use crate::grant::import::Imports;
 use crate::grant::table::Grants;
-use crate::ids::{Incarnation, LcoreId, SessionId};
+use crate::ids::{Incarnation, LcoreId};
 use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
 use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
+use crate::session::{Secret, name_tag};
 use crate::trace::Trace;
 
 /// Why an engine could not be built. Nothing is left behind.
@@ -52,6 +52,22 @@ pub enum BuildError {
         /// What to do.
         remedy: &'static str,
     },
+    /// A peer is to be admitted by a secret that is not there.
+    #[error(
+        "peer {peer} needs the secret that it shares with this engine, which was not read; load the configuration from its file, or give it to the builder"
+    )]
+    NoSecret {
+        /// Its name.
+        peer: String,
+    },
+    /// Two names of peers look the same in a connection request.
+    #[error("peers {one} and {other} can't be told apart by the tags of their names; rename one")]
+    NamesCollide {
+        /// The first.
+        one: String,
+        /// The second.
+        other: String,
+    },
     /// A value is outside its range.
     #[error("{what} is {value}; allowed is {allowed}")]
     BadValue {
@@ -69,6 +85,17 @@ const RING: usize = 1024;
 
 /// Flushes under way on an lcore.
 const FLUSHES: u16 = 32;
+
+/// A peer, as the builder was told of it.
+#[derive(Clone, Debug)]
+struct PeerPlan {
+    name: String,
+    address: String,
+    lcores: u32,
+    secret: Option<Secret>,
+    /// Whether its configuration names a file with the secret.
+    wants_secret: bool,
+}
 
 /// What an engine is built from.
 ///
@@ -93,7 +120,7 @@ pub struct EngineBuilder {
     memory: MemoryConfig,
     limits: Limits,
     timeouts: Timeouts,
-    peers: Vec<(String, String, u32)>,
+    peers: Vec<PeerPlan>,
 }
 
 impl EngineBuilder {
@@ -127,7 +154,13 @@ impl EngineBuilder {
                     PeerAddress::Shm(name) => format!("shm:{name}"),
                     PeerAddress::Rdma { host, port } => format!("rdma:{host}:{port}"),
                 };
-                (peer.name.clone(), address, peer.lcores)
+                PeerPlan {
+                    name: peer.name.clone(),
+                    address,
+                    lcores: peer.lcores,
+                    secret: peer.secret.clone(),
+                    wants_secret: peer.secret_file.is_some(),
+                }
             });
         Self {
             engine: config.engines[engine].clone(),
@@ -179,11 +212,28 @@ impl EngineBuilder {
         self
     }
 
-    /// A peer of `lcores` lcores, and the device's address of it.
+    /// A peer of `lcores` lcores, and the device's address of it. It shares no secret with this engine, so that whoever can reach the other's address can pass for
+    /// it: for engines of one process.
     #[must_use]
-    pub fn peer(mut self, name: &str, address: &str, lcores: u32) -> Self {
-        self.peers
-            .push((name.to_owned(), address.to_owned(), lcores));
+    pub fn peer(self, name: &str, address: &str, lcores: u32) -> Self {
+        self.add_peer(name, address, lcores, None)
+    }
+
+    /// A peer as [`EngineBuilder::peer`], with the secret that both share. Both must have it.
+    #[must_use]
+    pub fn peer_with_secret(self, name: &str, address: &str, lcores: u32, secret: Secret) -> Self {
+        self.add_peer(name, address, lcores, Some(secret))
+    }
+
+    fn add_peer(mut self, name: &str, address: &str, lcores: u32, secret: Option<Secret>) -> Self {
+        self.peers.push(PeerPlan {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            lcores,
+            secret,
+            // Over a fabric anybody can knock.
+            wants_secret: address.starts_with("rdma:"),
+        });
         self
     }
 
@@ -223,7 +273,6 @@ impl EngineBuilder {
             let (death, died) = DeathNotice::new();
             ports.push(LcorePort::new(commands, report_end, shared.clone(), died));
             let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
-            core.incarnation = incarnation;
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
             bells.push(core.clients.bells());
@@ -249,6 +298,8 @@ impl EngineBuilder {
             limits: share,
             pd,
             tag_seed: seed as u64 ^ (seed >> 64) as u64,
+            frame_bytes: self.memory.receive_buffer_bytes as u32,
+            fence_timeout_ns: self.timeouts.fence_timeout_ns,
         };
         let peers = Peers::new(self.peer_table(), lcores, slots, self.limits.lanes as u16);
         Ok(Engine {
@@ -274,6 +325,7 @@ impl EngineBuilder {
                 allowed: "1 to 64, and no more than the device has",
             });
         }
+        self.check_peers()?;
         let lanes = self.lanes_of_lcore();
         if lanes as usize > LaneSet::MAX_LANES {
             return Err(BuildError::BadValue {
@@ -315,6 +367,24 @@ impl EngineBuilder {
         Ok(lcores as u16)
     }
 
+    /// R12: who is to be known by a secret has one, and no two are taken for each other.
+    fn check_peers(&self) -> Result<(), BuildError> {
+        for (at, peer) in self.peers.iter().enumerate() {
+            if peer.wants_secret && peer.secret.is_none() {
+                let peer = peer.name.clone();
+                return Err(BuildError::NoSecret { peer });
+            }
+            let same = |other: &&PeerPlan| name_tag(&other.name) == name_tag(&peer.name);
+            if let Some(other) = self.peers[..at].iter().find(same) {
+                return Err(BuildError::NamesCollide {
+                    one: other.name.clone(),
+                    other: peer.name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.
     fn slots_of_lcore(&self) -> u16 {
         let slots = u64::from(self.lanes_of_lcore()) * LANE_SLOTS_A_LANE;
@@ -326,24 +396,14 @@ impl EngineBuilder {
         let peer_lcores = self
             .peers
             .iter()
-            .fold(0_u32, |sum, (_, _, lcores)| sum.saturating_add(*lcores));
+            .fold(0_u32, |sum, peer| sum.saturating_add(peer.lcores));
         peer_lcores.saturating_mul(self.limits.lanes)
     }
 
     fn peer_table(&self) -> Vec<Peer> {
-        let peer = |(name, address, _): &(String, String, u32)| Peer {
-            name: name.clone(),
-            address: address.clone(),
-            phase: PeerPhase::Apart { retry_ns: 0 },
-            rest_until_ns: 0,
-            backoff: Backoff::default(),
-            was_up: false,
-            session: SessionId(0),
-            agreed_session: 0,
-            incarnation: Incarnation(0),
-            lcores: 0,
-            contexts: 0,
-            grants: 0,
+        let peer = |peer: &PeerPlan| {
+            let secret = peer.secret.clone().unwrap_or_else(Secret::none);
+            Peer::new(&peer.name, &peer.address, secret)
         };
         self.peers.iter().map(peer).collect()
     }
@@ -377,8 +437,6 @@ impl EngineBuilder {
         Core {
             lcore,
             lcores,
-            engine_name: self.engine.name.clone(),
-            incarnation: Incarnation(0),
             now_ns: 0,
             limits: limits.clone(),
             timeouts: self.timeouts.clone(),
@@ -399,7 +457,7 @@ impl EngineBuilder {
             peers: self
                 .peers
                 .iter()
-                .map(|(name, ..)| PeerView::new(name, &limits.peer))
+                .map(|peer| PeerView::new(&peer.name, &limits.peer))
                 .collect(),
             actions: Actions::new(capacity.bound()),
             machine: Machine::new(capacity),

@@ -11,7 +11,8 @@ use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
 use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
 use crate::lane::Lane;
-use crate::lane::credits::ContextCredits;
+use crate::lane::credits::{ContextCredits, SendCredits};
+use crate::lane::greeting::HelloBytes;
 use crate::limits::LimitError;
 use crate::service::BoxedService;
 
@@ -30,10 +31,21 @@ pub(super) enum Command {
         /// The lane.
         entry: Box<Lane>,
     },
-    /// The lane's connection stands, and the sizes of the peer are known.
+    /// The lane's connection stands: say hello.
     LaneConnected {
         /// The lane.
         lane: LaneId,
+        /// What to say.
+        hello: Box<HelloBytes>,
+    },
+    /// The peer's hello on the lane is admitted.
+    LaneAdmitted {
+        /// The lane.
+        lane: LaneId,
+        /// The peer's receives.
+        credits: SendCredits,
+        /// What its hello said.
+        peer: PeerSizes,
         /// Per context of the peer's lcore.
         peer_contexts: Box<[ContextCredits]>,
         /// Per grant of the peer's lcore.
@@ -72,6 +84,17 @@ pub(super) enum Command {
     CloseAll,
 }
 
+/// What a peer's hello says of its end of a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerSizes {
+    /// Receives that it keeps posted.
+    pub receive_depth: u32,
+    /// Messages that a context of it takes.
+    pub messages: u32,
+    /// Bytes of the longest frame that it takes.
+    pub frame_bytes: u32,
+}
+
 /// What opening a context takes.
 pub(super) struct OpenContext {
     /// Its name for look-ups.
@@ -95,10 +118,13 @@ pub(super) enum ToControl {
     },
     /// The lane's receives are posted: it may be connected.
     LaneAttached(LaneId),
-    /// Both hellos are in.
-    LaneUp(LaneId),
-    /// The peer's hello on the lane does not fit; the lane breaks.
-    HelloRefused(LaneId),
+    /// The peer's hello on the lane has come, and ours has arrived.
+    HelloCame {
+        /// The lane.
+        lane: LaneId,
+        /// The hello.
+        hello: Box<HelloBytes>,
+    },
     /// The lane broke, or must be broken.
     LaneBroken(LaneId),
     /// End a key by deallocating its window.

@@ -12,11 +12,11 @@ use crate::engine::calls::LateCall;
 use crate::engine::command::{Command, ToControl};
 use crate::engine::join::Identity;
 use crate::engine::peers::Peers;
-use crate::engine::refusal::JoinRefusal;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
 use crate::ids::{LaneId, LcoreId};
 use crate::random::{Random, mix};
+use crate::session::{AdmissionStats, JoinRefusal};
 
 /// The control side's ends of the rings to one lcore.
 pub(super) struct LcorePort {
@@ -118,6 +118,9 @@ pub(super) struct ControlSide<D> {
     pub patience: Patience,
     pub random: Random,
     pub late_calls: Vec<LateCall>,
+    /// Nonces drawn, from all peers' secrets.
+    pub nonces: u64,
+    pub admissions: AdmissionStats,
 }
 
 impl<D: Device> ControlSide<D> {
@@ -143,6 +146,8 @@ impl<D: Device> ControlSide<D> {
             now_ns: 0,
             patience: Patience::new(timeouts),
             late_calls: Vec::new(),
+            nonces: 0,
+            admissions: AdmissionStats::default(),
         }
     }
 
@@ -179,9 +184,8 @@ impl<D: Device> ControlSide<D> {
                 self.events.push_back(EngineEvent::OpenFailed { name, why });
             }
             ToControl::LaneAttached(lane) => self.lane_attached(lcore, lane),
-            ToControl::LaneUp(lane) => self.lane_up(lcore, lane),
-            ToControl::HelloRefused(lane) => self.lane_broken(lcore, lane, JoinRefusal::Hello),
-            ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane, JoinRefusal::LaneBroke),
+            ToControl::HelloCame { lane, hello } => self.hello_came(lcore, lane, &hello),
+            ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane),
             ToControl::Dealloc {
                 lane,
                 grant,
@@ -232,9 +236,9 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// A lane broke: its session is over, or will not be.
-    fn lane_broken(&mut self, lcore: LcoreId, lane: LaneId, why: JoinRefusal) {
+    fn lane_broken(&mut self, lcore: LcoreId, lane: LaneId) {
         if let Some(peer) = self.peers.lane_mut(lcore, lane).map(|record| record.peer) {
-            self.end_session(peer, why);
+            self.end_session(peer, JoinRefusal::LaneBroke);
         }
     }
 

@@ -17,7 +17,8 @@ use crate::wire::{
 impl Core {
     /// Answers, then requests, as far as room and credits go.
     pub(super) fn pump_control(&mut self, lane: LaneId) {
-        while self.may_send(lane, Class::Answer) {
+        let greeting = self.lane(lane).phase == LanePhase::Greeting;
+        while !greeting && self.may_send(lane, Class::Answer) {
             let Some(answer) = self.lane_mut(lane).control.next_answer() else {
                 break;
             };
@@ -27,12 +28,11 @@ impl Core {
             if self.send_room(lane, Class::Request) < self.slots_of_next_request(lane) {
                 break;
             }
-            let greeting = self.lane(lane).phase == LanePhase::Greeting;
             let Some(request) = self.lane_mut(lane).control.next_request() else {
                 break;
             };
             if greeting && request != Request::Hello {
-                // Nothing but the hello is said before the peer's is in.
+                // Nothing but the hello is said before the peer's is admitted.
                 self.lane_mut(lane).control.ask_again(request);
                 break;
             }
@@ -173,37 +173,19 @@ impl Core {
         }
     }
 
+    /// The hello as the control side has made it, with the receives of now.
     fn post_hello(&mut self, lane: LaneId) {
-        let entry = self.lane(lane);
-        let hello = wire::Hello {
-            role: if entry.connecting {
-                wire::Role::Connecting
-            } else {
-                wire::Role::Accepting
-            },
-            incarnation: self.incarnation,
-            session: entry.agreed_session,
-            lane: entry.number,
-            source_lcore: self.lcore,
-            target_lcore: entry.peer_lcore,
-            frame_bytes: self.frame_bytes as u32,
-            receive_depth: self.limits.receive_depth,
-            messages_per_context: self.limits.context.messages,
-            lane_bytes_cap: self.limits.lane_bytes_in_flight,
-            slowest_rate: self.limits.slowest_rate_bytes_per_s,
-            fence_timeout_ns: self.timeouts.fence_timeout_ns,
-            name: Name::new(&self.engine_name).expect("the configuration checks names"),
-        };
-        // The name is borrowed from the core, so the frame is built on the stack first.
-        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let entry = self.lane_mut(lane);
+        let hello = entry.greeting.ours.as_deref();
+        let hello = hello.expect("it is asked for when it is there");
+        let (_, hello) = wire::decode(hello.as_slice()).expect("made by this engine");
         let header = Header {
             lane_credit: entry.receives_posted,
             ..Header::default()
         };
-        let len =
-            wire::encode(&header, &Frame::Hello(hello), &mut bytes).expect("a hello fits a frame");
-        let announced = entry.receives_posted;
-        self.lane_mut(lane).receives_announced = announced;
+        let mut bytes = [0; MAX_CONTROL_BYTES];
+        let len = wire::encode(&header, &hello, &mut bytes).expect("as long as it was");
+        entry.receives_announced = entry.receives_posted;
         self.post_bytes(lane, &bytes[..len]);
     }
 

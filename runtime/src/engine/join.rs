@@ -1,22 +1,18 @@
 //! Joining a peer: the engine whose name sorts first connects, the other accepts; one connection a lane. Never waits for the other side.
 
-use keyfence_pmd::{ControlError, Device, QpConfig, QpId, Window};
-use zerocopy::IntoBytes;
+use keyfence_pmd::{ControlError, Device, QpConfig, QpId, RequestId, Window};
 
 use crate::context::ops::MAX_RANGES;
 use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
 use crate::engine::lookup::LOOKUPS;
-use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase, name_hash};
-use crate::engine::private::understood;
-use crate::engine::refusal::{JoinRefusal, Refused};
+use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase};
 use crate::event::EngineEvent;
-use crate::grant::import::PeerGrant;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
-use crate::lane::credits::ContextCredits;
 use crate::lane::{Lane, LaneSetup, LaneSizes};
 use crate::limits::Limits;
+use crate::session::{Admission, Event, JoinRefusal, LaneNames, Order, Refused, Request};
 
 /// What an engine says of itself to every peer.
 #[derive(Clone, Debug)]
@@ -27,6 +23,9 @@ pub(super) struct Identity {
     pub limits: Limits,
     pub pd: keyfence_pmd::PdId,
     pub tag_seed: u64,
+    /// Bytes of a receive.
+    pub frame_bytes: u32,
+    pub fence_timeout_ns: u64,
 }
 
 impl<D: Device> ControlSide<D> {
@@ -63,7 +62,7 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// The engine whose name sorts first asks.
-    fn is_ours_to_join(&self, peer: PeerId) -> bool {
+    pub fn is_ours_to_join(&self, peer: PeerId) -> bool {
         self.identity.name < self.peers.get(peer).name
     }
 
@@ -74,10 +73,7 @@ impl<D: Device> ControlSide<D> {
         let rest_ns = self.patience.join.least_ns();
         let entry = self.peers.get_mut(peer);
         entry.rest_until_ns = self.now_ns.saturating_add(rest_ns);
-        // Not known before the peer's first word.
-        entry.lcores = 0;
-        let origin = LaneOrigin::Connecting;
-        if let Err(error) = self.make_lane(peer, LcoreId(0), LcoreId(0), 0, origin) {
+        if let Err(error) = self.make_lane(peer, (LcoreId(0), LcoreId(0)), 0, None) {
             self.refuse(peer, error.into());
             let retry_ns = self.peers.get(peer).rest_until_ns;
             self.peers.get_mut(peer).phase = PeerPhase::Apart { retry_ns };
@@ -144,17 +140,20 @@ impl<D: Device> ControlSide<D> {
         entry.session = SessionId(self.sessions);
         entry.agreed_session = agreed;
         entry.phase = phase;
+        // Not known before the peer's first hello.
+        entry.lcores = 0;
     }
 
-    /// Makes a queue pair and, after it, its windows, and hands them to the lcore.
+    /// Makes a queue pair and, after it, its windows, and hands them to the lcore: of a lane between `ends`, ours first, that was `asked` for, or that
+    /// we ask for.
     pub fn make_lane(
         &mut self,
         peer: PeerId,
-        lcore: LcoreId,
-        peer_lcore: LcoreId,
+        ends: (LcoreId, LcoreId),
         number: u16,
-        origin: LaneOrigin,
+        asked: Option<(RequestId, Request)>,
     ) -> Result<(), ControlError> {
+        let (lcore, peer_lcore) = ends;
         let limits = &self.identity.limits;
         let slot = self.peers.take_slot(lcore);
         let lane = slot.ok_or(ControlError::Exhausted {
@@ -169,6 +168,21 @@ impl<D: Device> ControlSide<D> {
                 return Err(error);
             }
         };
+        let (origin, admission) = match asked {
+            Some((id, request)) => (LaneOrigin::Accepting(id), Admission::accepting(&request)),
+            None => {
+                let names = LaneNames {
+                    session: self.peers.get(peer).agreed_session,
+                    source_lcore: lcore,
+                    target_lcore: peer_lcore,
+                    number,
+                    siblings: self.peers.siblings,
+                    qp: qp.0,
+                };
+                let admission = Admission::connecting(&names, &self.known(peer));
+                (LaneOrigin::Connecting, admission)
+            }
+        };
         self.peers.add_lane(LaneRecord {
             peer,
             lcore,
@@ -178,33 +192,33 @@ impl<D: Device> ControlSide<D> {
             qp,
             origin,
             windows: windows.iter().map(|window| window.id).collect(),
+            admission,
             up: false,
             broken: false,
         });
-        let entry = Box::new(Lane::new(
-            LaneSetup {
-                qp,
-                peer,
-                session: self.peers.get(peer).session,
-                agreed_session: self.peers.get(peer).agreed_session,
-                number,
-                peer_lcore,
-                connecting: origin == LaneOrigin::Connecting,
-                windows,
-                sizes: lane_sizes(&self.identity.limits),
-            },
-            self.identity.tag_seed ^ u64::from(qp.0) << 32,
-        ));
-        let siblings = self.peers.siblings;
-        self.send(
-            lcore,
-            Command::AttachLane {
-                lane,
-                siblings,
-                entry,
-            },
-        );
+        let setup = LaneSetup {
+            qp,
+            peer,
+            session: self.peers.get(peer).session,
+            number,
+            peer_lcore,
+            windows,
+            sizes: lane_sizes(&self.identity.limits),
+        };
+        self.hand_over(lcore, lane, setup);
         Ok(())
+    }
+
+    fn hand_over(&mut self, lcore: LcoreId, lane: LaneId, setup: LaneSetup) {
+        let tag_seed = self.identity.tag_seed ^ u64::from(setup.qp.0) << 32;
+        let entry = Box::new(Lane::new(setup, tag_seed));
+        let siblings = self.peers.siblings;
+        let command = Command::AttachLane {
+            lane,
+            siblings,
+            entry,
+        };
+        self.send(lcore, command);
     }
 
     /// The lcore has posted the lane's receives: connect it, or accept.
@@ -214,16 +228,27 @@ impl<D: Device> ControlSide<D> {
         let Some(record) = record.filter(|record| !record.broken) else {
             return;
         };
-        let private = self.private(&record);
+        let nonce = self.draw_nonce(record.peer);
+        let event = match record.origin {
+            LaneOrigin::Connecting => Event::Ask { nonce },
+            LaneOrigin::Accepting(_) => Event::Answer {
+                qp: record.qp.0,
+                nonce,
+            },
+        };
+        let said = match self.admission(lcore, lane, event) {
+            Ok(Order::Say(said)) => said,
+            other => {
+                let why = other.err().unwrap_or(JoinRefusal::Malformed);
+                return self.end_session(record.peer, why);
+            }
+        };
         let started = match record.origin {
             LaneOrigin::Connecting => {
-                let address = self.peers.get(record.peer).address.clone();
-                self.device
-                    .start_connect(record.qp, &address, private.as_bytes())
+                let address = &self.peers.get(record.peer).address;
+                self.device.start_connect(record.qp, address, &said)
             }
-            LaneOrigin::Accepting(request) => {
-                self.device.accept(request, record.qp, private.as_bytes())
-            }
+            LaneOrigin::Accepting(request) => self.device.accept(request, record.qp, &said),
         };
         let unanswered = self.peers.get(record.peer).lcores == 0;
         match started {
@@ -235,59 +260,14 @@ impl<D: Device> ControlSide<D> {
         }
     }
 
-    /// A connection stands.
-    pub fn connected(&mut self, qp: QpId, private: &[u8]) {
-        let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
-        let Some(record) = record.cloned() else {
-            return;
-        };
-        if record.origin == LaneOrigin::Connecting
-            && let Err(why) = self.answered(&record, private)
-        {
-            self.end_session(record.peer, why);
-            return;
-        }
-        let entry = self.peers.get(record.peer);
-        let command = Command::LaneConnected {
-            lane: record.lane,
-            peer_contexts: vec![ContextCredits::default(); entry.contexts as usize]
-                .into_boxed_slice(),
-            peer_grants: vec![PeerGrant::Unknown; entry.grants as usize].into_boxed_slice(),
-        };
-        self.send(record.lcore, command);
-    }
-
-    /// Takes the accepting side's word; its first one leads to the other lanes.
-    fn answered(&mut self, record: &LaneRecord, private: &[u8]) -> Result<(), JoinRefusal> {
-        let private = *understood(private)?;
-        let entry = self.peers.get_mut(record.peer);
-        if private.name_hash.get() != name_hash(&entry.name) {
-            return Err(JoinRefusal::WrongName);
-        }
-        let (ours, theirs) = (self.peers.siblings, private.siblings.get());
-        if theirs != ours {
-            return Err(JoinRefusal::Lanes { ours, theirs });
-        }
-        let entry = self.peers.get_mut(record.peer);
-        if private.session.get() != entry.agreed_session || private.lcores.get() == 0 {
-            return Err(JoinRefusal::Malformed);
-        }
-        if entry.lcores > 0 {
-            let same = entry.incarnation.0 == private.incarnation.get();
-            return same.then_some(()).ok_or(JoinRefusal::Restarted);
-        }
-        entry.introduce(&private);
-        Ok(self.make_other_lanes(record.peer)?)
-    }
-
     /// Makes the lanes to a peer but for the first, which exists.
-    fn make_other_lanes(&mut self, peer: PeerId) -> Result<(), ControlError> {
+    pub fn make_other_lanes(&mut self, peer: PeerId) -> Result<(), ControlError> {
         for lcore in 0..self.peers.lcores {
             for peer_lcore in 0..self.peers.get(peer).lcores {
                 for number in 0..self.peers.siblings {
                     if (lcore, peer_lcore, number) != (0, 0, 0) {
-                        let (lcore, peer_lcore) = (LcoreId(lcore), LcoreId(peer_lcore));
-                        self.make_lane(peer, lcore, peer_lcore, number, LaneOrigin::Connecting)?;
+                        let ends = (LcoreId(lcore), LcoreId(peer_lcore));
+                        self.make_lane(peer, ends, number, None)?;
                     }
                 }
             }
@@ -302,34 +282,31 @@ impl<D: Device> ControlSide<D> {
             return;
         };
         let why = Refused::read(private, self.peers.siblings);
-        if self.peers.get(peer).lcores == 0 {
+        // What is ended there is not asked for again: the next session has another number.
+        if self.peers.get(peer).lcores == 0 && why != JoinRefusal::Ended {
             self.wait(peer, qp, why);
         } else {
             self.end_session(peer, why);
         }
     }
 
-    /// Both hellos of a lane are in.
-    pub fn lane_up(&mut self, lcore: LcoreId, lane: LaneId) {
-        let Some(record) = self.peers.lane_mut(lcore, lane) else {
+    /// A lane of a peer is admitted: the session stands when all are.
+    pub fn session_may_stand(&mut self, peer: PeerId) {
+        if !self.peers.get(peer).phase.is_joining() || !self.peers.all_up(peer) {
             return;
-        };
-        record.up = true;
-        let peer = record.peer;
-        if self.peers.get(peer).phase.is_joining() && self.peers.all_up(peer) {
-            let ours = self.is_ours_to_join(peer);
-            let entry = self.peers.get_mut(peer);
-            entry.phase = PeerPhase::Up;
-            entry.was_up = true;
-            entry.backoff = Backoff::default();
-            if !ours {
-                entry.rest_until_ns = 0;
-            }
-            for lcore in 0..self.peers.lcores {
-                self.send(LcoreId(lcore), Command::SessionUp(peer));
-            }
-            self.events.push_back(EngineEvent::PeerUp(peer));
         }
+        let ours = self.is_ours_to_join(peer);
+        let entry = self.peers.get_mut(peer);
+        entry.phase = PeerPhase::Up;
+        entry.was_up = true;
+        entry.backoff = Backoff::default();
+        if !ours {
+            entry.rest_until_ns = 0;
+        }
+        for lcore in 0..self.peers.lcores {
+            self.send(LcoreId(lcore), Command::SessionUp(peer));
+        }
+        self.events.push_back(EngineEvent::PeerUp(peer));
     }
 }
 

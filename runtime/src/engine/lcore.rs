@@ -138,15 +138,18 @@ impl<P: DataPath> Lcore<P> {
                 self.post_receives(lane);
                 self.core.outbox.push(ToControl::LaneAttached(lane));
             }
-            Command::LaneConnected {
+            Command::LaneConnected { lane, hello } => core.lane_connected(lane, hello),
+            Command::LaneAdmitted {
                 lane,
+                credits,
+                peer,
                 peer_contexts,
                 peer_grants,
             } => {
                 let entry = core.lane_mut(lane);
                 entry.peer_contexts = peer_contexts;
                 entry.peer_grants = peer_grants;
-                core.lane_connected(lane);
+                core.lane_admitted(lane, credits, peer);
             }
             Command::SessionUp(peer) => core.session_up(peer),
             Command::QpInError(lane) => core.qp_in_error(lane),
@@ -350,7 +353,7 @@ impl<P: DataPath> Lcore<P> {
                 // Also if the device takes nothing now: it is asked again at once.
                 any = true;
             }
-            self.core.lane_may_be_up(lane);
+            self.core.tell_hello(lane);
         }
         any
     }

@@ -19,16 +19,15 @@ mod credits;
 mod fence;
 mod flush;
 mod frames;
+mod hello;
 mod idle;
 mod join;
 mod lcore;
 mod lookup;
 mod memory;
 mod peers;
-mod private;
 mod pump;
 mod receive;
-mod refusal;
 mod retire;
 mod run;
 mod shutdown;
@@ -52,7 +51,6 @@ pub use lcore::Lcore;
 pub(crate) use lookup::InlineName;
 pub use lookup::LookupError;
 pub use memory::MemoryError;
-pub use refusal::JoinRefusal;
 pub use run::{RunError, Running};
 pub use stats::{SharedStats, Stats};
 pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};
@@ -65,6 +63,7 @@ use crate::engine::memory::EngineMemory;
 use crate::event::EngineEvent;
 use crate::ids::{ContextId, LcoreId, PeerId};
 use crate::service::BoxedService;
+use crate::session::AdmissionStats;
 
 /// A runtime: arena, device, lcores, peers. This handle is its control side; it is owned by one thread.
 pub struct Engine<D: Device> {
@@ -216,6 +215,12 @@ impl<D: Device> Engine<D> {
             .peers
             .get(peer.0 as usize)
             .map(|peer| peer.name.as_str())
+    }
+
+    /// What the engine has admitted and refused of what peers, or others in their name, asked for.
+    #[must_use]
+    pub fn admissions(&self) -> AdmissionStats {
+        self.control.admissions
     }
 
     /// The counters of an lcore, readable from any thread.

@@ -4,6 +4,7 @@ use keyfence_pmd::{QpId, RequestId, WindowId};
 
 use crate::engine::backoff::Backoff;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
+use crate::session::{Admission, Secret, name_tag};
 
 /// How a lane came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,9 @@ pub(super) struct LaneRecord {
     pub origin: LaneOrigin,
     /// Windows of its queue pair that were not deallocated.
     pub windows: Vec<WindowId>,
+    /// How far the two ends are sure of each other.
+    pub admission: Admission,
+    /// Whether it is admitted.
     pub up: bool,
     pub broken: bool,
 }
@@ -69,12 +73,40 @@ pub(super) struct Peer {
     /// Its number as agreed.
     pub agreed_session: u32,
     pub incarnation: Incarnation,
-    /// Lcores of the peer, once known.
+    /// Lcores of the peer; 0 until a lane of the session is admitted.
     pub lcores: u16,
-    /// Contexts of each of the peer's lcores.
-    pub contexts: u32,
-    /// Grants of each of the peer's lcores.
-    pub grants: u32,
+    /// What it shares with this engine.
+    pub secret: Secret,
+    /// The last session of which a lane was admitted: its incarnation, and the number as agreed. What is asked for a session of that incarnation that is not newer
+    /// was said before (R12).
+    pub proven: Option<(Incarnation, u32)>,
+}
+
+impl Peer {
+    /// One that was never met.
+    pub fn new(name: &str, address: &str, secret: Secret) -> Self {
+        Self {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            phase: PeerPhase::Apart { retry_ns: 0 },
+            rest_until_ns: 0,
+            backoff: Backoff::default(),
+            was_up: false,
+            session: SessionId(0),
+            agreed_session: 0,
+            incarnation: Incarnation(0),
+            lcores: 0,
+            secret,
+            proven: None,
+        }
+    }
+
+    /// Whether a session of this incarnation and number has been already.
+    pub fn has_had(&self, incarnation: Incarnation, agreed: u32) -> bool {
+        let not_newer = |last: u32| agreed.wrapping_sub(last) as i32 <= 0;
+        self.proven
+            .is_some_and(|(known, last)| known == incarnation && not_newer(last))
+    }
 }
 
 /// All peers and lanes.
@@ -113,12 +145,12 @@ impl Peers {
         &mut self.peers[peer.0 as usize]
     }
 
-    /// The peer whose name has this hash.
-    pub fn by_hash(&self, hash: u64) -> Option<PeerId> {
+    /// The peer whose name has this tag; the builder sees to it that there is one at most.
+    pub fn by_tag(&self, tag: u32) -> Option<PeerId> {
         let at = self
             .peers
             .iter()
-            .position(|peer| name_hash(&peer.name) == hash)?;
+            .position(|peer| name_tag(&peer.name) == tag)?;
         Some(PeerId(at as u16))
     }
 
@@ -140,6 +172,22 @@ impl Peers {
             .find(|known| known.lcore == lcore && known.lane == lane)
     }
 
+    /// Whether the session with a peer has this lane.
+    pub fn has_lane(&self, peer: PeerId, ends: (LcoreId, LcoreId), number: u16) -> bool {
+        let is_it = |lane: &LaneRecord| {
+            let place = (lane.peer, (lane.lcore, lane.peer_lcore), lane.number);
+            !lane.broken && place == (peer, ends, number)
+        };
+        self.lanes.iter().any(is_it)
+    }
+
+    /// Whether the session with a peer has a lane to an lcore beyond as many.
+    pub fn has_lane_beyond(&self, peer: PeerId, lcores: u16) -> bool {
+        let beyond =
+            |lane: &LaneRecord| !lane.broken && lane.peer == peer && lane.peer_lcore.0 >= lcores;
+        self.lanes.iter().any(beyond)
+    }
+
     pub fn lane_by_qp(&self, qp: QpId) -> Option<&LaneRecord> {
         self.lanes.iter().find(|known| known.qp == qp)
     }
@@ -156,7 +204,7 @@ impl Peers {
         usize::from(self.lcores) * usize::from(self.get(peer).lcores) * usize::from(self.siblings)
     }
 
-    /// Whether all lanes of the session are up.
+    /// Whether all lanes of the session are admitted.
     pub fn all_up(&self, peer: PeerId) -> bool {
         let up = self
             .lanes
@@ -208,11 +256,4 @@ impl Peers {
         entry.phase = PeerPhase::Apart { retry_ns };
         core::mem::take(&mut entry.was_up)
     }
-}
-
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): tells configured names apart. It protects nothing; admission does.
-pub(super) fn name_hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -3,13 +3,12 @@
 use keyfence_pmd::{ReceiveRequest, Sge};
 
 use crate::context::state::{HeldLanding, HeldMessage, Phase};
-use crate::engine::command::ToControl;
 use crate::engine::complete::receive_id;
 use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
-use crate::lane::LanePhase;
-use crate::lane::credits::{ContextCredits, ReceiveWindow, SendCredits};
+use crate::lane::credits::{ContextCredits, ReceiveWindow};
+use crate::lane::greeting::{HeldFrame, PeerHello};
 use crate::lane::queue::Answer;
 use crate::reclaim::{self, KeyIx};
 use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
@@ -27,10 +26,43 @@ impl Core {
         entry.heard_ns = now_ns;
         entry.silent_ns = 0;
         self.stats.frames_received += 1;
-        let mut bytes = [0; MAX_CONTROL_BYTES];
-        let copied = len.min(MAX_CONTROL_BYTES).min(buf.capacity());
-        let read = buf.read_at(0, &mut bytes[..copied]);
-        read.expect("the range was just cut to the buffer");
+        let frame = HeldFrame { slot, len, buf };
+        let entry = self.lane_mut(lane);
+        if entry.is_up() {
+            self.take_frame(lane, frame);
+            return;
+        }
+        match entry.greeting.theirs {
+            PeerHello::Awaited(_) => self.take_hello(lane, frame),
+            // Nothing is read before the hello is admitted.
+            PeerHello::Came(_) | PeerHello::Told => entry.greeting.held.push_back(frame),
+        }
+    }
+
+    /// The first frame of a lane: the peer's hello, or nothing.
+    fn take_hello(&mut self, lane: LaneId, frame: HeldFrame) {
+        let (bytes, copied) = copied(&frame);
+        let bytes = &bytes[..copied];
+        match wire::decode(bytes) {
+            Ok((_, Frame::Hello(_))) if copied == frame.len => {
+                let greeting = &mut self.lane_mut(lane).greeting;
+                if let PeerHello::Awaited(mut room) =
+                    core::mem::replace(&mut greeting.theirs, PeerHello::Told)
+                {
+                    room.fill(bytes);
+                    greeting.theirs = PeerHello::Came(room);
+                }
+            }
+            Ok(_) => self.stats.frames_refused += 1,
+            Err(_) => self.stats.frames_malformed += 1,
+        }
+        self.repost(lane, frame.slot, frame.buf);
+    }
+
+    /// A frame on a lane that is up, or was when the frame came.
+    pub(super) fn take_frame(&mut self, lane: LaneId, frame: HeldFrame) {
+        let (bytes, copied) = copied(&frame);
+        let HeldFrame { slot, len, buf } = frame;
         match Header::decode(&bytes[..copied]) {
             Ok((Kind::Message, header)) if self.lane(lane).is_up() => {
                 self.take_lane_credit(lane, header.lane_credit);
@@ -60,12 +92,6 @@ impl Core {
     }
 
     fn frame(&mut self, lane: LaneId, header: &Header, frame: &Frame<'_>) {
-        if let (LanePhase::Greeting | LanePhase::Attached, Frame::Hello(hello)) =
-            (self.lane(lane).phase, frame)
-        {
-            self.hello_came(lane, header, hello);
-            return;
-        }
         if !self.lane(lane).is_up() {
             self.stats.frames_refused += 1;
             return;
@@ -118,35 +144,6 @@ impl Core {
                 self.stats.frames_refused += 1
             }
         }
-    }
-
-    fn hello_came(&mut self, lane: LaneId, header: &Header, hello: &wire::Hello<'_>) {
-        let cap = self.limits.lane_bytes_in_flight;
-        let entry = self.lane_mut(lane);
-        let fits = hello.session == entry.agreed_session
-            && hello.lane == entry.number
-            && hello.source_lcore == entry.peer_lcore
-            && hello.frame_bytes as usize >= MAX_CONTROL_BYTES
-            && hello.receive_depth >= 4
-            && hello.messages_per_context >= 1
-            && SendCredits::behind_hello(header.lane_credit, hello.receive_depth).is_some()
-            // Both ends must be able to fence within the other's patience (REQUIREMENTS section 5).
-            && duration_ns_at(hello.lane_bytes_cap, hello.slowest_rate) <= self.timeouts.fence_timeout_ns
-            && duration_ns_at(cap, self.limits.slowest_rate_bytes_per_s) <= hello.fence_timeout_ns;
-        if !fits {
-            self.stats.hellos_refused += 1;
-            self.outbox.push(ToControl::HelloRefused(lane));
-            self.break_lane(lane);
-            return;
-        }
-        let entry = self.lane_mut(lane);
-        entry.peer_receive_depth = hello.receive_depth;
-        entry.peer_messages = hello.messages_per_context;
-        entry.peer_frame_bytes = hello.frame_bytes;
-        entry.credits = SendCredits::behind_hello(header.lane_credit, hello.receive_depth)
-            .expect("checked above");
-        entry.greeted = true;
-        self.lane_may_be_up(lane);
     }
 
     fn take_lane_credit(&mut self, lane: LaneId, credit: u32) {
@@ -477,8 +474,11 @@ impl Core {
     }
 }
 
-/// Nanoseconds that `bytes` take at `rate` bytes a second; for ever at a rate of 0.
-fn duration_ns_at(bytes: u64, rate: u64) -> u64 {
-    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-    u64::try_from(ns).unwrap_or(u64::MAX)
+/// The start of a frame in private memory, and how much of it that is: read once, since the peer's bytes may change under a second look.
+fn copied(frame: &HeldFrame) -> ([u8; MAX_CONTROL_BYTES], usize) {
+    let mut bytes = [0; MAX_CONTROL_BYTES];
+    let copied = frame.len.min(MAX_CONTROL_BYTES).min(frame.buf.capacity());
+    let read = frame.buf.read_at(0, &mut bytes[..copied]);
+    read.expect("the range was just cut to the buffer");
+    (bytes, copied)
 }

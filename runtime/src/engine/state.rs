@@ -18,7 +18,7 @@ use crate::engine::zero::Zeroing;
 use crate::event::Event;
 use crate::grant::import::Imports;
 use crate::grant::table::Grants;
-use crate::ids::{ContextId, Incarnation, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
+use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
 use crate::lane::Lane;
 use crate::limits::{Limits, PeerLimits};
 use crate::plant::{self, Plant};
@@ -105,8 +105,6 @@ pub struct Core {
     pub(super) lcore: LcoreId,
     /// Lcores of the engine.
     pub(super) lcores: u16,
-    pub(super) engine_name: String,
-    pub(super) incarnation: Incarnation,
     pub(super) now_ns: u64,
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,

@@ -76,8 +76,6 @@ counters! {
     frames_malformed,
     /// Frames that were stale, about another's object, or out of place.
     frames_refused,
-    /// Hellos that did not fit.
-    hellos_refused,
     /// Answers not sent, since the peer asked faster than it took them.
     answers_dropped,
     /// Messages that their sender had no credit for.

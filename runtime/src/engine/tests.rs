@@ -226,10 +226,8 @@ fn lane() -> Box<Lane> {
         qp: QpId(0),
         peer: PeerId(0),
         session: SessionId(1),
-        agreed_session: 1,
         number: 0,
         peer_lcore: LcoreId(0),
-        connecting: true,
         windows: Vec::new(),
         sizes: LaneSizes {
             send_depth: 8,

@@ -1,6 +1,7 @@
 //! Lanes: one queue pair between an lcore here and an lcore of a peer, shared by all contexts of both.
 
 pub mod credits;
+pub mod greeting;
 pub mod inflight;
 pub mod queue;
 pub mod senders;
@@ -14,6 +15,7 @@ use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
 use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
 use crate::lane::credits::{Class, ContextCredits, ReceiveWindow, SendCredits};
+use crate::lane::greeting::Greeting;
 use crate::lane::inflight::Inflight;
 use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
 use crate::lane::senders::Refused;
@@ -24,9 +26,9 @@ use crate::random::mix;
 pub enum LanePhase {
     /// Its receives are posted; the connection is being made.
     Attached,
-    /// Connected; our hello is under way, the peer's has not come.
+    /// Connected; our hello is under way, the peer's has not come or is not admitted.
     Greeting,
-    /// Both hellos are in: it carries traffic.
+    /// Admitted: it carries traffic.
     Up,
     /// It broke, or its session ended: posted requests are being flushed.
     Draining {
@@ -116,14 +118,10 @@ pub struct LaneSetup {
     pub peer: PeerId,
     /// The session.
     pub session: SessionId,
-    /// The session's number as agreed with the peer, which frames carry.
-    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
-    /// Whether this side asked for the connection.
-    pub connecting: bool,
     /// Its windows, allocated after the queue pair.
     pub windows: Vec<Window>,
     /// Sizes.
@@ -139,14 +137,10 @@ pub struct Lane {
     pub peer: PeerId,
     /// The session.
     pub session: SessionId,
-    /// The session's number as agreed with the peer, which frames carry.
-    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
-    /// Whether this side asked for the connection.
-    pub connecting: bool,
     /// Where it is in its life.
     pub phase: LanePhase,
     /// What is posted.
@@ -205,8 +199,8 @@ pub struct Lane {
     pub kept_alive_ns: u64,
     /// For how long it has been listened to in vain, at least.
     pub silent_ns: u64,
-    /// Whether the peer's hello is in.
-    pub greeted: bool,
+    /// Its hellos, and what came too early.
+    pub greeting: Greeting,
     /// Receives that were flushed.
     pub flushed_receives: u32,
     /// Whether the queue pair is in error.
@@ -265,10 +259,8 @@ impl Lane {
             qp: setup.qp,
             peer: setup.peer,
             session: setup.session,
-            agreed_session: setup.agreed_session,
             number: setup.number,
             peer_lcore: setup.peer_lcore,
-            connecting: setup.connecting,
             phase: LanePhase::Attached,
             inflight: Inflight::new(send_depth),
             staged: Vec::with_capacity(send_depth),
@@ -298,7 +290,7 @@ impl Lane {
             heard_ns: 0,
             kept_alive_ns: 0,
             silent_ns: 0,
-            greeted: false,
+            greeting: Greeting::new(receive_depth),
             flushed_receives: 0,
             in_error: false,
             destroyed: false,
@@ -429,10 +421,8 @@ mod tests {
             qp: QpId(0),
             peer: PeerId(0),
             session: SessionId(0),
-            agreed_session: 0,
             number: 0,
             peer_lcore: LcoreId(0),
-            connecting: true,
             windows: Vec::new(),
             sizes: LaneSizes {
                 send_depth: 8,

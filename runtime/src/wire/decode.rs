@@ -150,9 +150,6 @@ fn hello(body: Body<'_>) -> Result<Hello<'_>, DecodeError> {
         2 => Role::Accepting,
         role => return Err(DecodeError::BadRole { role }),
     };
-    if fixed.reserved.get() != 0 {
-        return Err(DecodeError::BadReserved);
-    }
     Ok(Hello {
         role,
         incarnation: Incarnation(fixed.incarnation.get()),
@@ -160,12 +157,18 @@ fn hello(body: Body<'_>) -> Result<Hello<'_>, DecodeError> {
         lane: fixed.lane.get(),
         source_lcore: LcoreId(fixed.source_lcore.get()),
         target_lcore: LcoreId(fixed.target_lcore.get()),
+        siblings: fixed.siblings.get(),
+        lcores: fixed.lcores.get(),
+        qp: fixed.qp.get(),
+        contexts: fixed.contexts.get(),
+        grants: fixed.grants.get(),
         frame_bytes: fixed.frame_bytes.get(),
         receive_depth: fixed.receive_depth.get(),
         messages_per_context: fixed.messages_per_context.get(),
         lane_bytes_cap: fixed.lane_bytes_cap.get(),
         slowest_rate: fixed.slowest_rate.get(),
         fence_timeout_ns: fixed.fence_timeout_ns.get(),
+        mac: fixed.mac,
         name: name(
             rest,
             fixed.name_len,

@@ -134,13 +134,18 @@ fn hello_layout(hello: &Hello<'_>) -> layout::Hello {
         lane: hello.lane.into(),
         source_lcore: hello.source_lcore.0.into(),
         target_lcore: hello.target_lcore.0.into(),
-        reserved: 0.into(),
+        siblings: hello.siblings.into(),
+        lcores: hello.lcores.into(),
+        qp: hello.qp.into(),
+        contexts: hello.contexts.into(),
+        grants: hello.grants.into(),
         frame_bytes: hello.frame_bytes.into(),
         receive_depth: hello.receive_depth.into(),
         messages_per_context: hello.messages_per_context.into(),
         lane_bytes_cap: hello.lane_bytes_cap.into(),
         slowest_rate: hello.slowest_rate.into(),
         fence_timeout_ns: hello.fence_timeout_ns.into(),
+        mac: hello.mac,
     }
 }
 

@@ -132,6 +132,16 @@ pub struct Hello<'a> {
     pub source_lcore: LcoreId,
     /// The lcore of the receiver.
     pub target_lcore: LcoreId,
+    /// Lanes between two lcores.
+    pub siblings: u16,
+    /// Lcores of the sender's engine.
+    pub lcores: u16,
+    /// The sender's own name for its queue pair.
+    pub qp: u32,
+    /// Contexts that an lcore of the sender has room for.
+    pub contexts: u32,
+    /// Grants that an lcore of the sender has room for.
+    pub grants: u32,
     /// Bytes of each receive that the sender posts: the longest frame that it takes, header included.
     pub frame_bytes: u32,
     /// Receives that the sender keeps posted on this lane.
@@ -144,6 +154,8 @@ pub struct Hello<'a> {
     pub slowest_rate: u64,
     /// How long the sender waits for an answer to a Revoke, in nanoseconds.
     pub fence_timeout_ns: u64,
+    /// Proves that the sender has the secret that it shares with the receiver, and that the receiver has heard what it said (`session`).
+    pub mac: [u8; 16],
     /// The engine's configured name.
     pub name: Name<'a>,
 }

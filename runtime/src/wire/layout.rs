@@ -36,13 +36,18 @@ layouts! {
         lane: U16,
         source_lcore: U16,
         target_lcore: U16,
-        reserved: U16,
+        siblings: U16,
+        lcores: U16,
+        qp: U32,
+        contexts: U32,
+        grants: U32,
         frame_bytes: U32,
         receive_depth: U32,
         messages_per_context: U32,
         lane_bytes_cap: U64,
         slowest_rate: U64,
         fence_timeout_ns: U64,
+        mac: [u8; 16],
     }
 
     struct Lookup {

@@ -31,7 +31,7 @@ pub use list::{CreditLimit, Item, List, ListIter};
 pub use name::{MAX_NAME_BYTES, Name, NameError};
 
 /// The version of these layouts. Both ends must have the same: a [`Hello`] of another is refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of the header that each frame starts with.
 pub const HEADER_BYTES: usize = size_of::<layout::Header>();

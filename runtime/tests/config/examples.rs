@@ -36,8 +36,55 @@ fn examples() -> Vec<Example> {
         "the examples are in {}",
         folder.display()
     );
-    examples
+    // Secrets are nobody's to commit, so no file of the folder can name one.
+    let secrets = Example {
+        name: "peers with secrets".to_owned(),
+        source: SECRETS.to_owned(),
+    };
+    examples.into_iter().chain([secrets]).collect()
 }
+
+/// Peers of each kind of address, with all their keys.
+const SECRETS: &str = r#"
+[memory]
+bytes = "256MiB"
+
+[[engine]]
+name = "left"
+lcores = [0]
+
+[[engine]]
+name = "right"
+lcores = [1]
+
+[[peer]]
+name = "right"
+engine = "left"
+address = "local:right"
+lcores = 1
+secret_file = "right.secret"
+
+[[peer]]
+name = "left"
+engine = "right"
+address = "local:left"
+lcores = 1
+secret_file = "right.secret"
+
+[[peer]]
+name = "near"
+engine = "left"
+address = "shm:near"
+lcores = 2
+secret_file = "near.secret"
+
+[[peer]]
+name = "far"
+engine = "left"
+address = "rdma:10.9.9.1:4791"
+lcores = 2
+secret_file = "far.secret"
+"#;
 
 /// A key of a file: its tables, its name, and where it and its value are.
 struct Entry {

@@ -2,8 +2,10 @@
 
 mod cross;
 mod examples;
+mod folder;
 mod fuzz;
 mod refusals;
+mod secrets;
 mod topology;
 
 use keyfence::config::{Catalog, Config, ConfigError, OptionKind, ServiceKind};

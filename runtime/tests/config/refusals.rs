@@ -1,11 +1,10 @@
 //! Values by themselves: legal, refused, and how the refusal reads.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::fs;
 
 use keyfence::config::{Config, IdlePolicy, OptionValue, PeerAddress, PoolConfig};
 
+use super::folder::TestFolder;
 use super::{CATALOG, LEAST, error_of, errors_of, place_of, read};
 
 #[test]
@@ -258,45 +257,6 @@ fn a_load_without_its_minima_is_refused() {
 }
 
 #[test]
-fn a_secret_that_others_can_read_is_refused() {
-    let folder = TestFolder::new("secret");
-    let file = folder.0.join("f.toml");
-    let source =
-        format!("{LEAST}[[peer]]\nname = \"b\"\naddress = \"shm:b\"\nsecret_file = \"s\"\n");
-    fs::write(&file, source).expect("writable");
-    let what = || {
-        Config::load(&file, CATALOG)
-            .expect_err("it won't do")
-            .as_slice()[0]
-            .clone()
-    };
-    let error = what();
-    assert_eq!(
-        (error.line, error.column, error.key.as_str()),
-        (7, 15, "peer.secret_file")
-    );
-    assert!(error.what.contains("cannot be read"), "{error}");
-    let secret = folder.0.join("s");
-    fs::write(&secret, "hush").expect("writable");
-    for mode in [0o644, 0o640, 0o604] {
-        fs::set_permissions(&secret, Permissions::from_mode(mode)).expect("ours");
-        assert!(
-            what().what.contains(&format!("has mode {mode:03o}")),
-            "{}",
-            what()
-        );
-    }
-    fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("ours");
-    let config = Config::load(&file, CATALOG).expect("now it will");
-    assert_eq!(
-        config.peers[0].secret_file.as_deref(),
-        Some(secret.as_path())
-    );
-    fs::write(&secret, "").expect("writable");
-    assert!(what().what.ends_with("is empty"), "{}", what());
-}
-
-#[test]
 fn a_file_that_cannot_be_read_is_one_error() {
     let folder = TestFolder::new("unreadable");
     let error = Config::load(&folder.0.join("none.toml"), CATALOG).expect_err("there is none");
@@ -310,21 +270,4 @@ fn a_file_that_cannot_be_read_is_one_error() {
     let file = folder.0.join("binary.toml");
     fs::write(&file, [0xff, 0xfe]).expect("writable");
     assert!(Config::load(&file, CATALOG).is_err());
-}
-
-struct TestFolder(PathBuf);
-
-impl TestFolder {
-    fn new(name: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("keyfence-config-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a temporary folder");
-        Self(folder)
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

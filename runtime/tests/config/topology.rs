@@ -121,15 +121,17 @@ fn r12_engines_of_one_process_admit_each_other_by_name() {
 
 #[test]
 fn r12_secrets_go_with_the_address() {
+    // Of two engines of one file both have one, or none.
     let local = PAIR.replace("\"local:b\"", "\"local:b\"\nsecret_file = \"s\"");
     assert_refused(
         &local,
         "",
         "\"s\"",
         "peer.secret_file",
-        &["one process"],
-        "no secret_file",
+        &["engine \"b\" has none for \"a\""],
+        "in both, or in none",
     );
+    read(&local.replace("\"local:a\"", "\"local:a\"\nsecret_file = \"s\""));
     let rdma = "[[peer]] #rdma\nname = \"c\"\naddress = \"rdma:h:1\"\n";
     assert_refused(
         LEAST,

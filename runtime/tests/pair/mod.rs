@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod judged;
+pub mod oath;
 pub mod raw;
 pub mod scene;
 pub mod switched;
@@ -15,7 +16,9 @@ use keyfence::ids::{ContextId, LcoreId};
 use keyfence::limits::Limits;
 use keyfence::pmd::Device;
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
-use keyfence::{Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Service, Usage, Work};
+use keyfence::{
+    Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Secret, Service, Usage, Work,
+};
 
 /// What a scripted context was told, and what it is to do next.
 pub type Act = Box<dyn FnOnce(&mut Context<'_>) + Send>;
@@ -117,11 +120,19 @@ pub fn small_limits() -> Limits {
 }
 
 pub fn builder(name: &str, peer: &str, lcores: u16) -> EngineBuilder {
-    EngineBuilder::new(name, lcores)
+    with_secret(name, peer, lcores, None)
+}
+
+pub fn with_secret(name: &str, peer: &str, lcores: u16, secret: Option<Secret>) -> EngineBuilder {
+    let builder = EngineBuilder::new(name, lcores)
         .memory(small_memory())
         .limits(small_limits())
-        .timeouts(Timeouts::default())
-        .peer(peer, &format!("local:{peer}"), u32::from(lcores))
+        .timeouts(Timeouts::default());
+    let (address, peer_lcores) = (format!("local:{peer}"), u32::from(lcores));
+    match secret {
+        Some(secret) => builder.peer_with_secret(peer, &address, peer_lcores, secret),
+        None => builder.peer(peer, &address, peer_lcores),
+    }
 }
 
 impl Pair<SoftDevice> {

@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 
-use keyfence::EngineEvent;
 use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId, SessionId};
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice, SoftPath};
 use keyfence::pmd::*;
 use keyfence::wire::{self, Frame, Header, Hello, List, Name, Role};
+use keyfence::{EngineEvent, JoinRefusal, Secret};
 use keyfence_mempool::sync::Arc;
 use keyfence_mempool::{Arena, ArenaConfig};
 
 use super::judged::{Judged, Part, device};
-use super::{Side, builder, side};
+use super::oath::{Oath, request, u32_at};
+use super::{Side, side, with_secret};
+
+const ENGINE: &str = "engine";
 
 /// The raw peer's name: it sorts behind the engine's, so the engine connects.
 pub const RAW: &str = "raw";
@@ -20,25 +23,19 @@ const SLOT_BYTES: usize = 4096;
 const RECEIVES: usize = 64;
 const SENDS: usize = 64;
 
-/// What the engine's connection request says, in the order of its bytes; all numbers are little-endian.
-mod private {
-    pub const SOURCE_LCORE: usize = 4;
-    pub const TARGET_LCORE: usize = 6;
-    pub const NUMBER: usize = 8;
-    pub const SESSION: usize = 16;
-    pub const CONTEXTS: usize = 20;
-    pub const GRANTS: usize = 24;
-    pub const NAME_HASH: usize = 28;
-    pub const INCARNATION: usize = 36;
-}
+/// Its incarnation.
+const INCARNATION: [u8; 16] = [9; 16];
 
 /// One lane, by its number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RawLane {
     pub qp: QpId,
     pub number: u16,
     pub session: u32,
     pub broken: bool,
+    /// What was said with the connection.
+    pub request: Vec<u8>,
+    pub reply: Vec<u8>,
     posted: u32,
 }
 
@@ -56,6 +53,12 @@ pub struct Raw {
     sent: u64,
     /// Whether headers tell of receives posted again.
     pub gives_credit: bool,
+    pub oath: Oath,
+    /// The number of the reply that is said next, over and over, unless one is to be said as it is.
+    pub nonce: u8,
+    pub says_reply: Option<Vec<u8>>,
+    /// The private data of refusals of what we asked.
+    pub rejected: Vec<Vec<u8>>,
 }
 
 /// An engine with a raw peer, and the books of the engine's device.
@@ -95,16 +98,27 @@ impl Raw {
             done: Vec::new(),
             sent: 0,
             gives_credit: true,
+            oath: Oath::none(ENGINE, RAW),
+            nonce: 7,
+            says_reply: None,
+            rejected: Vec::new(),
         }
     }
 
     pub fn step(&mut self) {
         while let Some(event) = self.device.poll_event() {
-            if let ControlEvent::ConnectRequest {
-                request, private, ..
-            } = event
-            {
-                self.accept(request, private);
+            match event {
+                ControlEvent::ConnectRequest {
+                    request, private, ..
+                } => self.accept(request, private),
+                ControlEvent::Connected { qp, private } => {
+                    let lane = self.lanes.iter_mut().find(|lane| lane.qp == qp);
+                    // On the accepting side nothing comes with it.
+                    if let Some(lane) = lane.filter(|lane| lane.reply.is_empty()) {
+                        lane.reply = private;
+                    }
+                }
+                ControlEvent::Rejected { private, .. } => self.rejected.push(private),
             }
         }
         let mut done = [Completion::EMPTY; 32];
@@ -114,7 +128,37 @@ impl Raw {
         }
     }
 
-    fn accept(&mut self, request: RequestId, mut private: Vec<u8>) {
+    fn accept(&mut self, id: RequestId, request: Vec<u8>) {
+        let lane = self.add_lane(request);
+        let request = &self.lanes[lane].request;
+        let qp = self.lanes[lane].qp;
+        let reply = self.oath.reply(request, qp.0, INCARNATION, self.nonce);
+        let reply = self.says_reply.take().unwrap_or(reply);
+        self.lanes[lane].reply = reply.clone();
+        self.device.accept(id, qp, &reply).unwrap();
+    }
+
+    /// Asks the engine for a lane by hand.
+    pub fn ask(&mut self, session: u32, number: u8) -> usize {
+        let request = self.oath.request(session, 0, number, INCARNATION);
+        self.ask_as(request)
+    }
+
+    /// With these words.
+    pub fn ask_as(&mut self, request: Vec<u8>) -> usize {
+        let lane = self.add_lane(request);
+        let address = format!("local:{}", self.oath.accepting);
+        let RawLane { qp, request, .. } = &mut self.lanes[lane];
+        self.device.start_connect(*qp, &address, request).unwrap();
+        lane
+    }
+
+    /// Ends a lane at this end.
+    pub fn break_lane(&mut self, lane: usize) {
+        self.device.error_qp(self.lanes[lane].qp).unwrap();
+    }
+
+    fn add_lane(&mut self, request: Vec<u8>) -> usize {
         let config = QpConfig {
             pd: self.pd,
             lcore: LcoreId(0),
@@ -124,31 +168,20 @@ impl Raw {
             max_inline_bytes: 0,
         };
         let qp = self.device.create_qp(&config).unwrap();
-        let word = |at: usize| u16::from_le_bytes([private[at], private[at + 1]]);
-        let number = word(private::NUMBER);
-        let at = private::SESSION;
-        let session = u32::from_le_bytes(private[at..at + 4].try_into().unwrap());
-        private.copy_within(
-            private::SOURCE_LCORE..private::TARGET_LCORE,
-            private::TARGET_LCORE,
-        );
-        private[private::CONTEXTS..private::CONTEXTS + 4].copy_from_slice(&128_u32.to_le_bytes());
-        private[private::GRANTS..private::GRANTS + 4].copy_from_slice(&64_u32.to_le_bytes());
-        let hash = name_hash(RAW).to_le_bytes();
-        private[private::NAME_HASH..private::NAME_HASH + 8].copy_from_slice(&hash);
-        private[private::INCARNATION..private::INCARNATION + 16].copy_from_slice(&[9; 16]);
         self.lanes.push(RawLane {
             qp,
-            number,
-            session,
+            number: request[request::NUMBER].into(),
+            session: u32_at(&request, request::SESSION),
             broken: false,
+            request,
+            reply: Vec::new(),
             posted: 0,
         });
         let lane = self.lanes.len() - 1;
         for slot in 0..RECEIVES {
             self.post_receive(lane, slot);
         }
-        self.device.accept(request, qp, &private).unwrap();
+        lane
     }
 
     fn post_receive(&mut self, lane: usize, slot: usize) {
@@ -215,21 +248,40 @@ impl Raw {
 
     /// What an honest peer would say first.
     pub fn hello(&self, lane: usize) -> Hello<'static> {
+        let asks = self.oath.connecting == RAW;
         Hello {
-            role: Role::Accepting,
-            incarnation: Incarnation(u128::from_le_bytes([9; 16])),
+            role: if asks {
+                Role::Connecting
+            } else {
+                Role::Accepting
+            },
+            incarnation: Incarnation(u128::from_le_bytes(INCARNATION)),
             session: self.lanes[lane].session,
             lane: self.lanes[lane].number,
             source_lcore: LcoreId(0),
             target_lcore: LcoreId(0),
+            siblings: 2,
+            lcores: 1,
+            // As it was said with the connection.
+            qp: if asks { 0 } else { self.lanes[lane].qp.0 },
+            contexts: 128,
+            grants: 64,
             frame_bytes: 2048,
             receive_depth: RECEIVES as u32,
             messages_per_context: 8,
             lane_bytes_cap: 1 << 20,
             slowest_rate: 64_000_000_000,
             fence_timeout_ns: 1_000_000_000,
+            mac: [0; 16],
             name: Name::new(RAW).unwrap(),
         }
+    }
+
+    /// Says a hello with the MAC that belongs to it.
+    pub fn greet(&mut self, lane: usize, header: &Header, hello: Hello<'_>) -> bool {
+        let RawLane { request, reply, .. } = &self.lanes[lane];
+        let signed = self.oath.sign(request, reply, hello);
+        self.send(lane, header, &Frame::Hello(signed))
     }
 
     /// Writes through a key of the engine's, as an importer would.
@@ -289,47 +341,77 @@ impl Raw {
     }
 }
 
-/// FNV-1a of 64 bits, as connections carry it.
-fn name_hash(name: &str) -> u64 {
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
 impl Duel {
     pub fn new(part: Part) -> Self {
         let mut duel = Self::before_hello(part);
-        for lane in 0..duel.raw.lanes.len() {
-            let (header, hello) = (duel.raw.header(lane), duel.raw.hello(lane));
-            duel.raw.send(lane, &header, &Frame::Hello(hello));
-        }
+        let mut greeted = 0;
         duel.until(|duel| {
-            let mut events = duel.side.events.iter();
-            events.any(|event| matches!(event, EngineEvent::PeerUp(_)))
+            // The first one leads to the others.
+            while greeted < duel.raw.lanes.len() {
+                duel.greet(greeted);
+                greeted += 1;
+            }
+            duel.ups() == 1
         });
+        duel.raw.inbox.clear();
         duel
     }
 
-    /// Connected, and nothing said by the raw peer.
+    /// The first lane is connected, and nothing said on it by the raw peer.
     pub fn before_hello(part: Part) -> Self {
+        let mut duel = Self::apart(part, ENGINE, None);
+        duel.until(|duel| duel.raw.lanes.len() == 1 && duel.raw.inbox.len() == 1);
+        duel.raw.inbox.clear();
+        duel
+    }
+
+    /// Nothing said. The engine asks if its name sorts before the raw peer's; a secret is shared by both.
+    pub fn apart(part: Part, engine: &str, secret: Option<&[u8]>) -> Self {
         let fabric = Fabric::new();
-        let raw = Raw::new(&fabric);
+        let mut raw = Raw::new(&fabric);
         let (device, ledger, _) = device(&fabric, part.plan);
-        let builder = builder("engine", RAW, 1)
+        let (connecting, accepting) = if engine < RAW {
+            (engine, RAW)
+        } else {
+            (RAW, engine)
+        };
+        raw.oath = Oath {
+            secret: secret.unwrap_or_default().to_vec(),
+            ..Oath::none(connecting, accepting)
+        };
+        let shared = secret.map(|bytes| Secret::new(bytes).unwrap());
+        let builder = with_secret(engine, RAW, 1, shared)
             .limits(part.limits)
             .timeouts(part.timeouts);
-        let mut duel = Self {
+        Self {
             side: side(builder, device),
             raw,
             ledger,
             now_ns: 1,
             fabric,
+        }
+    }
+
+    /// The raw peer's honest hello.
+    pub fn greet(&mut self, lane: usize) {
+        let (header, hello) = (self.raw.header(lane), self.raw.hello(lane));
+        self.raw.greet(lane, &header, hello);
+    }
+
+    /// Sessions that the engine has announced.
+    pub fn ups(&self) -> usize {
+        let events = self.side.events.iter();
+        let up = |event: &&EngineEvent| matches!(event, EngineEvent::PeerUp(_));
+        events.filter(up).count()
+    }
+
+    /// Why joins have failed, as the engine has told.
+    pub fn refusals(&self) -> Vec<JoinRefusal> {
+        let refused = |event: &EngineEvent| match event {
+            EngineEvent::JoinRefused { why, .. } => Some(why.clone()),
+            _ => None,
         };
-        duel.until(|duel| {
-            // The first lane's answer leads to the others.
-            duel.raw.lanes.len() == 2 && duel.raw.inbox.len() == 2
-        });
-        duel.raw.inbox.clear();
-        duel
+        self.side.events.iter().filter_map(refused).collect()
     }
 
     pub fn step(&mut self) {

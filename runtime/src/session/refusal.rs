@@ -4,7 +4,8 @@ use keyfence_pmd::ControlError;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::engine::private::Preface;
+use super::pace::PaceMisfit;
+use super::words::Preface;
 
 /// Why a session with a peer did not come about. Told by [`EngineEvent::JoinRefused`](crate::EngineEvent::JoinRefused).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -13,12 +14,21 @@ pub enum JoinRefusal {
     /// Nobody listens on its address, or it has left meanwhile.
     #[error("it is not to be reached; start it, or correct its address")]
     Unreachable,
-    /// It knows no peer of this engine's name.
+    /// It knows no peer of the asking engine's name.
     #[error("it has no peer of this engine's name; add a [[peer]] there")]
     NotConfigured,
-    /// Who answers is an engine of another name.
+    /// The engine at its address is one of another name than the one that was looked for.
     #[error("an engine of another name answers at its address; correct the name or the address")]
     WrongName,
+    /// What it says is not under the secret that this engine shares with it, or not about this lane: another secret, or words that somebody
+    /// else said, kept or changed.
+    #[error(
+        "what it says is not authentic; is its secret_file the same as here, to the byte? If so, somebody else speaks in its name"
+    )]
+    Unauthenticated,
+    /// Both engines are of the same side of a lane: the one whose name sorts first asks, the other one accepts.
+    #[error("it takes the wrong side of a lane; the engine whose name sorts first asks")]
+    Role,
     /// The two speak different versions of the protocol.
     #[error("it speaks version {theirs} of the protocol, this engine {ours}; use the same release")]
     Version {
@@ -38,20 +48,31 @@ pub enum JoinRefusal {
     /// It still has a session, or settles the last one.
     #[error("it has not settled the last session yet; nothing to do if this ends")]
     Busy,
-    /// It is shutting down.
-    #[error("it is shutting down")]
+    /// It is shutting down, or has ended the session that the lane is asked for.
+    #[error("it has ended this session, or is shutting down")]
     Ended,
+    /// The session that is being made has this lane already.
+    #[error("it has this lane already; a request was said twice")]
+    Duplicate,
     /// It could not make a lane.
     #[error("it has no room for a lane; its own event says what it lacks")]
     Full,
     /// The device of this engine refused a call.
     #[error("device: {0}")]
     Device(ControlError),
-    /// Its hello on a lane has other names or numbers than its connection, or the two can't fence each other in time.
-    #[error(
-        "its hello does not fit; limits.lane_bytes_in_flight / limits.slowest_rate of each must be within timeouts.fence of the other"
-    )]
+    /// Its hello on a lane has other names than its connection, or sizes that no lane works with.
+    #[error("its hello does not fit its connection; use the same release")]
     Hello,
+    /// What this engine may have in flight on a lane takes longer than the peer's fence.
+    #[error(
+        "limits.lane_bytes_in_flight / limits.slowest_rate here against timeouts.fence there: {0}; lower the first, or raise the last"
+    )]
+    OurPace(PaceMisfit),
+    /// What the peer may have in flight on a lane takes longer than this engine's fence.
+    #[error(
+        "limits.lane_bytes_in_flight / limits.slowest_rate there against timeouts.fence here: {0}; lower the first, or raise the last"
+    )]
+    TheirPace(PaceMisfit),
     /// Another start of it answered than before.
     #[error("it has been started again meanwhile")]
     Restarted,
@@ -63,8 +84,8 @@ pub enum JoinRefusal {
         /// How long was waited.
         waited_ns: u64,
     },
-    /// A lane broke before all stood.
-    #[error("a lane broke before all of them stood")]
+    /// A lane broke before all stood. It is all that is seen of a peer that refuses once the connection stands: its own event says why.
+    #[error("a lane broke before all of them stood; what the other engine tells may say why")]
     LaneBroke,
     /// What it said can't be understood, or it gave no reason.
     #[error("what it said with its answer is not of this protocol")]
@@ -80,10 +101,25 @@ impl From<ControlError> for JoinRefusal {
     }
 }
 
-/// The private data of a refusal.
+/// What an engine has refused and admitted, in all; replays and forgeries are among the refused. Read by
+/// [`Engine::admissions`](crate::Engine::admissions).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct AdmissionStats {
+    /// Requests for a lane that were refused.
+    pub requests_refused: u64,
+    /// Answers to our own requests that were refused.
+    pub replies_refused: u64,
+    /// Hellos that were refused.
+    pub hellos_refused: u64,
+    /// Lanes admitted.
+    pub lanes_admitted: u64,
+}
+
+/// The private data of a refusal. Under no MAC: it ends nothing but the try.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Refused {
+pub(crate) struct Refused {
     preface: Preface,
     code: U16,
     siblings: U16,
@@ -96,6 +132,9 @@ const LANES_DIFFER: u16 = 3;
 const BUSY: u16 = 4;
 const ENDED: u16 = 5;
 const FULL: u16 = 6;
+const WRONG_NAME: u16 = 7;
+const ROLE: u16 = 8;
+const DUPLICATE: u16 = 9;
 
 impl Refused {
     /// What an engine with `siblings` lanes between two lcores says to a peer that it refuses.
@@ -107,6 +146,9 @@ impl Refused {
             JoinRefusal::Busy => BUSY,
             JoinRefusal::Ended => ENDED,
             JoinRefusal::Full => FULL,
+            JoinRefusal::WrongName => WRONG_NAME,
+            JoinRefusal::Role => ROLE,
+            JoinRefusal::Duplicate => DUPLICATE,
             _ => UNEXPLAINED,
         };
         Self {
@@ -133,6 +175,9 @@ impl Refused {
             BUSY => JoinRefusal::Busy,
             ENDED => JoinRefusal::Ended,
             FULL => JoinRefusal::Full,
+            WRONG_NAME => JoinRefusal::WrongName,
+            ROLE => JoinRefusal::Role,
+            DUPLICATE => JoinRefusal::Duplicate,
             _ => JoinRefusal::Malformed,
         }
     }
@@ -150,6 +195,9 @@ mod tests {
             JoinRefusal::Busy,
             JoinRefusal::Ended,
             JoinRefusal::Full,
+            JoinRefusal::WrongName,
+            JoinRefusal::Role,
+            JoinRefusal::Duplicate,
         ] {
             assert_eq!(
                 Refused::read(Refused::new(&why, 1).as_bytes(), 1),
