@@ -54,6 +54,9 @@ pub enum GrantError {
     /// Rights that allow nothing.
     #[error("a grant without any right; give read, write or atomic")]
     NoRights,
+    /// The right to atomics, which the device does not give through a grant.
+    #[error("the device has no atomics through a grant; leave that right out")]
+    NoAtomics,
     /// The buffer is another context's, or another engine's.
     #[error("the buffer does not belong to this context")]
     ForeignBuffer,
@@ -156,8 +159,8 @@ pub enum SubmitError {
         /// The address at the owner.
         address: u64,
     },
-    /// The device has no atomics.
-    #[error("the device has no atomics through a grant")]
+    /// The device of this engine has no atomics.
+    #[error("the device has no atomics")]
     NoAtomics,
     /// The message is longer than its receiver takes.
     #[error("a message of {len} bytes, {most} fit; {remedy}")]

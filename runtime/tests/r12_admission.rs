@@ -196,8 +196,8 @@ fn r12_a_peer_over_a_fabric_needs_a_secret_and_names_must_be_told_apart() {
     };
     assert_eq!(peer, "right");
     let refused = engine()
-        .peer("right", "local:right", 1)
-        .peer("right", "local:right", 1)
+        .peer("peer-620", "local:one", 1)
+        .peer("peer-24768", "local:other", 1)
         .build(device(), 1);
     assert!(matches!(refused, Err(BuildError::NamesCollide { .. })));
 

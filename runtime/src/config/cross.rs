@@ -4,12 +4,14 @@ use super::report::{Path, Report};
 use super::units::{show_bytes, show_ns};
 use super::{Config, LoadConfig, Policy};
 use crate::limits::{budget, budget_bytes};
+use crate::reclaim::LaneSet;
 
 /// Refuses values that contradict each other.
 pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     check_reclaim_bound(config, report);
     check_lane_drain(config, report);
     check_keepalive(config, report);
+    check_lanes(config, report);
     check_memory(config, report);
     if let Some(load) = &config.load {
         check_load(config, load, report);
@@ -76,7 +78,7 @@ fn check_lane_drain(config: &Config, report: &mut Report<'_>) {
 fn check_keepalive(config: &Config, report: &mut Report<'_>) {
     let timeouts = &config.timeouts;
     let keepalive = show_ns(timeouts.keepalive_interval_ns);
-    let least_ns = 2 * timeouts.keepalive_interval_ns;
+    let least_ns = timeouts.keepalive_interval_ns.saturating_mul(2);
     let too_short = |ns: u64| {
         let what = format!(
             "is {}, but the keep-alive interval is {keepalive}",
@@ -94,6 +96,29 @@ fn check_keepalive(config: &Config, report: &mut Report<'_>) {
     });
     report.check(&["timeouts.lease", "timeouts.keepalive"], || {
         too_short(timeouts.lease_ns?)
+    });
+}
+
+/// An lcore's table of lanes is no larger than a set of them.
+fn check_lanes(config: &Config, report: &mut Report<'_>) {
+    let sound = ["engine", "peer"].map(|table| report.is_sound_below(&Path::of(table)));
+    if sound != [true; 2] {
+        return;
+    }
+    report.check(&["limits.lanes"], || {
+        let lanes = |engine| (config.lanes_of_lcore(engine), engine);
+        let (lanes, engine) = (0..config.engines.len()).map(lanes).max()?;
+        let name = &config.engines[engine].name;
+        let peer_lcores = lanes / config.limits.lanes;
+        let what = format!(
+            "is {}, which gives each lcore of engine {name} {lanes} lanes to {peer_lcores} lcores of peers",
+            config.limits.lanes
+        );
+        let most = LaneSet::MAX_LANES;
+        (lanes as usize > most).then(|| {
+            let allowed = format!("limits.lanes times the lcores of all peers at most {most}");
+            (what, allowed)
+        })
     });
 }
 
@@ -207,18 +232,18 @@ impl Config {
     /// [`Config::engines`].
     #[must_use]
     pub fn lanes(&self, engine: usize) -> u32 {
-        let Some(lcores) = self
+        let lcores = self
             .engines
             .get(engine)
-            .map(|engine| engine.lcores.len() as u32)
-        else {
-            return 0;
-        };
+            .map_or(0, |engine| engine.lcores.len());
+        self.lanes_of_lcore(engine).saturating_mul(lcores as u32)
+    }
+
+    /// The lanes of each lcore of an engine: to every lcore of every peer.
+    pub(crate) fn lanes_of_lcore(&self, engine: usize) -> u32 {
         let peers = self.peers.iter().filter(|peer| peer.engine == engine);
         let peer_lcores = peers.fold(0, |sum: u32, peer| sum.saturating_add(peer.lcores));
-        lcores
-            .saturating_mul(peer_lcores)
-            .saturating_mul(self.limits.lanes)
+        peer_lcores.saturating_mul(self.limits.lanes)
     }
 
     /// What an engine takes from its arena, by consumer ([`budget`]).

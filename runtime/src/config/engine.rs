@@ -83,6 +83,12 @@ pub(super) const KEYS: &[Key<EngineDraft>] = &[
     ),
 ];
 
+/// How many lcores an engine may have.
+const LCORES: (usize, usize) = (1, 64);
+
+/// The highest number of a CPU.
+const MAX_CPU: u64 = 4095;
+
 /// The rule of [`is_name`] in words.
 pub(super) const NAME_RULE: &str = "1 to 63 letters, digits, '-', '_' or '.'";
 
@@ -100,18 +106,34 @@ fn read_device(engine: &mut EngineDraft, item: &Item<'_>, path: &Path, report: &
 }
 
 fn read_lcores(engine: &mut EngineDraft, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
-    let cpus = read_list(report, path, item, (1, 64), |value| {
-        value::count(value, 0, 4095)
+    let cpus = read_list(report, path, item, LCORES, |value| {
+        value::count(value, 0, MAX_CPU)
     });
-    for (index, cpu) in cpus.iter().enumerate() {
-        if cpus[..index].contains(cpu) {
-            report.refuse(
-                path,
-                format!("names CPU {cpu} twice"),
-                "a CPU of its own for each lcore of an engine".into(),
-            );
-            break;
-        }
-    }
     engine.config.lcores = cpus.into_iter().map(|cpu| cpu as u32).collect();
+    refuse_twins(&engine.config.lcores, path, report);
+}
+
+/// The lcores of an engine that was made in code: as [`read_lcores`].
+pub(super) fn check_lcores(cpus: &[u32], path: &Path, report: &mut Report<'_>) {
+    let (least, most) = LCORES;
+    if !(least..=most).contains(&cpus.len()) {
+        let allowed = format!("a list of {least} to {most} CPUs");
+        report.refuse(path, format!("is a list of {} items", cpus.len()), allowed);
+    }
+    for cpu in cpus.iter().filter(|cpu| u64::from(**cpu) > MAX_CPU) {
+        let allowed = value::allowed_count(0, MAX_CPU);
+        report.refuse(path, format!("has the integer {cpu}"), allowed);
+    }
+    refuse_twins(cpus, path, report);
+}
+
+fn refuse_twins(cpus: &[u32], path: &Path, report: &mut Report<'_>) {
+    let twin = (1..cpus.len()).find(|&index| cpus[..index].contains(&cpus[index]));
+    if let Some(index) = twin {
+        report.refuse(
+            path,
+            format!("names CPU {} twice", cpus[index]),
+            "a CPU of its own for each lcore of an engine".into(),
+        );
+    }
 }

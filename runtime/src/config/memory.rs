@@ -165,11 +165,18 @@ const POLICY_WORDS: &[&str] = &["require", "prefer", "off"];
 const POLICIES: [Policy; 3] = [Policy::Require, Policy::Prefer, Policy::Off];
 
 fn read_pools(memory: &mut MemoryConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
-    let pools = read_tables(report, path, item, POOL_KEYS);
-    let ascending = pools.is_sorted_by(|a: &PoolConfig, b| a.buffer_bytes < b.buffer_bytes);
+    memory.pools = read_tables(report, path, item, POOL_KEYS);
+    if item.get_ref().is_array() {
+        check_pools(&memory.pools, path, report);
+    }
+}
+
+/// What pools must be together.
+pub(super) fn check_pools(pools: &[PoolConfig], path: &Path, report: &mut Report<'_>) {
+    let ascending = pools.is_sorted_by(|a, b| a.buffer_bytes < b.buffer_bytes);
     let allowed =
         "1 to 4 pools of ascending buffer sizes, such as [{ buffer = \"2KiB\", count = 4096 }]";
-    if item.get_ref().is_array() && !(1..=MemoryConfig::MAX_POOLS).contains(&pools.len()) {
+    if !(1..=MemoryConfig::MAX_POOLS).contains(&pools.len()) {
         report.refuse(
             path,
             format!("is a list of {} pools", pools.len()),
@@ -186,5 +193,4 @@ fn read_pools(memory: &mut MemoryConfig, item: &Item<'_>, path: &Path, report: &
             allowed.into(),
         );
     }
-    memory.pools = pools;
 }

@@ -12,6 +12,7 @@ mod limits;
 mod load;
 mod memory;
 mod peer;
+mod ranges;
 mod reader;
 mod report;
 mod resolve;

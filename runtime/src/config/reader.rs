@@ -16,7 +16,7 @@ pub(super) type Name<'i> = toml::Spanned<std::borrow::Cow<'i, str>>;
 pub(super) struct Key<T: 'static> {
     pub(super) name: &'static str,
     is_required: bool,
-    kind: Kind<T>,
+    pub(super) kind: Kind<T>,
 }
 
 /// What a key holds and which field it fills. Ranges are inclusive.
@@ -178,12 +178,8 @@ pub(super) fn read_list<V>(
         return Vec::new();
     };
     if !(least..=most).contains(&array.len()) {
-        report.refuse_at(
-            path,
-            item.span().start,
-            format!("is a list of {} items", array.len()),
-            allowed(),
-        );
+        let what = format!("is a list of {} items", array.len());
+        report.refuse_at(path, item.span().start, what, allowed());
     }
     let mut list = Vec::new();
     for item in array {

@@ -125,15 +125,10 @@ fn engine_of(
 }
 
 fn resolve_peers(peers: &mut [PeerConfig], engines: &[EngineConfig], report: &mut Report<'_>) {
+    check_peer_names(peers, report);
     for index in 0..peers.len() {
         let key = |name: &str| format!("peer[{index}].{name}");
         let peer = &peers[index];
-        let is_taken = peers[..index]
-            .iter()
-            .any(|other| (other.engine, &other.name) == (peer.engine, &peer.name));
-        report.check(&[&key("name"), &key("engine")], || {
-            is_taken.then(|| taken(&peer.name))
-        });
         report.check(&[&key("secret_file"), &key("address")], || {
             wrong_secret(peer, peers, engines)
         });
@@ -156,6 +151,19 @@ fn resolve_peers(peers: &mut [PeerConfig], engines: &[EngineConfig], report: &mu
             });
             peers[index].lcores = lcores;
         }
+    }
+}
+
+/// An engine knows its peers by their names.
+pub(super) fn check_peer_names(peers: &[PeerConfig], report: &mut Report<'_>) {
+    for (index, peer) in peers.iter().enumerate() {
+        let key = |name: &str| format!("peer[{index}].{name}");
+        let is_taken = peers[..index]
+            .iter()
+            .any(|other| (other.engine, &other.name) == (peer.engine, &peer.name));
+        report.check(&[&key("name"), &key("engine")], || {
+            is_taken.then(|| taken(&peer.name))
+        });
     }
 }
 

@@ -12,12 +12,16 @@ pub(super) struct Refusal {
 
 /// An integer from `min` to `max`.
 pub(super) fn count(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64, Refusal> {
-    let allowed = || format!("an integer from {min} to {max}");
     match value {
         DeValue::Integer(_) => in_range(integer(value), min, max),
         _ => None,
     }
-    .ok_or_else(|| refusal(value, allowed()))
+    .ok_or_else(|| refusal(value, allowed_count(min, max)))
+}
+
+/// The range of [`count`] in words.
+pub(super) fn allowed_count(min: u64, max: u64) -> String {
+    format!("an integer from {min} to {max}")
 }
 
 /// A number from `min` to `max`, with a fraction or without.
@@ -31,22 +35,17 @@ pub(super) fn number(value: &DeValue<'_>, min: f64, max: f64) -> Result<f64, Ref
     // A range contains no NaN.
     number
         .filter(|number| (min..=max).contains(number))
-        .ok_or_else(|| refusal(value, format!("a number from {min} to {max}")))
+        .ok_or_else(|| refusal(value, allowed_number(min, max)))
+}
+
+/// The range of [`number`] in words.
+pub(super) fn allowed_number(min: f64, max: f64) -> String {
+    format!("a number from {min} to {max}")
 }
 
 /// A size from `min` to `max` bytes that is a multiple of `step`.
 pub(super) fn bytes(value: &DeValue<'_>, min: u64, max: u64, step: u64) -> Result<u64, Refusal> {
-    let allowed = || {
-        let multiple = if step > 1 {
-            format!("a multiple of {step} bytes ")
-        } else {
-            "a size ".into()
-        };
-        let (min, max) = (show_bytes(min), show_bytes(max));
-        format!(
-            "{multiple}from \"{min}\" to \"{max}\" (units B, KiB, MiB, GiB, TiB, KB, MB, GB, TB; an integer is bytes)"
-        )
-    };
+    let allowed = || allowed_bytes(min, max, step);
     let bytes = match value {
         DeValue::Integer(_) => integer(value),
         DeValue::String(text) => match parse_bytes(text) {
@@ -60,15 +59,22 @@ pub(super) fn bytes(value: &DeValue<'_>, min: u64, max: u64, step: u64) -> Resul
         .ok_or_else(|| refusal(value, allowed()))
 }
 
+/// The range of [`bytes`] in words.
+pub(super) fn allowed_bytes(min: u64, max: u64, step: u64) -> String {
+    let multiple = if step > 1 {
+        format!("a multiple of {step} bytes ")
+    } else {
+        "a size ".into()
+    };
+    let (min, max) = (show_bytes(min), show_bytes(max));
+    format!(
+        "{multiple}from \"{min}\" to \"{max}\" (units B, KiB, MiB, GiB, TiB, KB, MB, GB, TB; an integer is bytes)"
+    )
+}
+
 /// A duration from `min` to `max` ns.
 pub(super) fn duration_ns(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64, Refusal> {
-    let allowed = || {
-        format!(
-            "a duration from \"{}\" to \"{}\" (units ns, us, ms, s)",
-            show_ns(min),
-            show_ns(max)
-        )
-    };
+    let allowed = || allowed_duration(min, max);
     match value {
         DeValue::String(text) => match parse_duration_ns(text) {
             Ok(ns) => in_range(Some(i128::from(ns)), min, max),
@@ -77,6 +83,12 @@ pub(super) fn duration_ns(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64
         _ => None,
     }
     .ok_or_else(|| refusal(value, allowed()))
+}
+
+/// The range of [`duration_ns`] in words.
+pub(super) fn allowed_duration(min: u64, max: u64) -> String {
+    let (min, max) = (show_ns(min), show_ns(max));
+    format!("a duration from \"{min}\" to \"{max}\" (units ns, us, ms, s)")
 }
 
 /// A duration, or `"none"`.
@@ -148,9 +160,8 @@ fn unit_refusal(value: &DeValue<'_>, why: &str, allowed: String) -> Refusal {
 
 /// The value in words, on one line and not too long.
 fn describe(value: &DeValue<'_>) -> String {
-    let shorten = |text: &str| -> String { text.chars().take(40).collect() };
     match value {
-        DeValue::String(text) => format!("the string {:?}", shorten(text)),
+        DeValue::String(text) => describe_text(text),
         DeValue::Integer(number) => format!("the integer {}", shorten(&number.to_string())),
         DeValue::Float(number) => format!("the number {}", shorten(number.as_str())),
         DeValue::Boolean(flag) => flag.to_string(),
@@ -158,6 +169,15 @@ fn describe(value: &DeValue<'_>) -> String {
         DeValue::Array(_) => "a list".into(),
         DeValue::Table(_) => "a table".into(),
     }
+}
+
+/// A text in words.
+pub(super) fn describe_text(text: &str) -> String {
+    format!("the string {:?}", shorten(text))
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 /// The value of an integer; `None` beyond 128 bits.

@@ -17,7 +17,7 @@ use crate::engine::lcore::Lcore;
 use crate::engine::lookup::{LOOKUPS, Lookups};
 use crate::engine::memory::{EngineMemory, MemoryError};
 use crate::engine::peers::{Peer, Peers};
-use crate::engine::state::{Core, LcoreMemory, PeerView};
+use crate::engine::state::{Atomics, Core, LcoreMemory, PeerView};
 use crate::engine::stats::{SharedStats, Stats};
 use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
@@ -26,7 +26,7 @@ use crate::grant::table::Grants;
 use crate::ids::{Incarnation, LcoreId};
 use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
 use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
-use crate::session::{Secret, name_tag};
+use crate::session::Secret;
 use crate::trace::Trace;
 
 /// Why an engine could not be built. Nothing is left behind.
@@ -68,15 +68,16 @@ pub enum BuildError {
         /// The second.
         other: String,
     },
-    /// A value is outside its range.
-    #[error("{what} is {value}; allowed is {allowed}")]
+    /// A value is outside its range, or does not fit the others. What a file is refused for, an engine that is built in code is refused for too; of several
+    /// such values this is the first.
+    #[error("{key} {what}; allowed: {allowed}")]
     BadValue {
-        /// Which.
-        what: &'static str,
-        /// The value.
-        value: u64,
-        /// The range.
-        allowed: &'static str,
+        /// The value's key in a configuration, such as `limits.context.grants`.
+        key: String,
+        /// What is wrong, with the value.
+        what: String,
+        /// What is allowed, with a legal value.
+        allowed: String,
     },
 }
 
@@ -88,13 +89,13 @@ const FLUSHES: u16 = 32;
 
 /// A peer, as the builder was told of it.
 #[derive(Clone, Debug)]
-struct PeerPlan {
-    name: String,
-    address: String,
-    lcores: u32,
-    secret: Option<Secret>,
+pub(super) struct PeerPlan {
+    pub name: String,
+    pub address: String,
+    pub lcores: u32,
+    pub secret: Option<Secret>,
     /// Whether its configuration names a file with the secret.
-    wants_secret: bool,
+    pub wants_secret: bool,
 }
 
 /// What an engine is built from.
@@ -116,11 +117,11 @@ struct PeerPlan {
 /// ```
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
-    engine: EngineConfig,
-    memory: MemoryConfig,
-    limits: Limits,
-    timeouts: Timeouts,
-    peers: Vec<PeerPlan>,
+    pub(super) engine: EngineConfig,
+    pub(super) memory: MemoryConfig,
+    pub(super) limits: Limits,
+    pub(super) timeouts: Timeouts,
+    pub(super) peers: Vec<PeerPlan>,
 }
 
 impl EngineBuilder {
@@ -198,7 +199,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Its limits.
+    /// Its limits. More `buffers` than the pools have are as many as these.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -247,6 +248,7 @@ impl EngineBuilder {
     /// [`BuildError`] says what was short or wrong, and by how much.
     pub fn build<D: Device>(self, device: D, seed: u128) -> Result<Engine<D>, BuildError> {
         let incarnation = Incarnation(seed);
+        self.check_values()?;
         let lcores = self.check(&device)?;
         let device = keyfence_mempool::sync::Arc::new(device);
         let lanes = self.lanes_of_lcore() * u32::from(lcores);
@@ -275,6 +277,7 @@ impl EngineBuilder {
             let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
+            core.atomics = Atomics::of(device.caps());
             bells.push(core.clients.bells());
             cores.push(Some(Lcore {
                 path,
@@ -314,31 +317,22 @@ impl EngineBuilder {
         })
     }
 
-    /// What does not depend on the machine: refused before anything is touched.
+    /// Whether the device has what the values ask for. Touches nothing.
     fn check(&self, device: &impl Control) -> Result<u16, BuildError> {
         let caps = device.caps();
         let lcores = self.engine.lcores.len();
-        if lcores == 0 || lcores > caps.max_lcores.min(64).into() {
-            return Err(BuildError::BadValue {
-                what: "the number of lcores",
-                value: lcores as u64,
-                allowed: "1 to 64, and no more than the device has",
-            });
-        }
         self.check_peers()?;
-        let lanes = self.lanes_of_lcore();
-        if lanes as usize > LaneSet::MAX_LANES {
-            return Err(BuildError::BadValue {
-                what: "lanes of an lcore (limits.lanes times the lcores of all peers)",
-                value: lanes.into(),
-                allowed: "at most 128",
-            });
-        }
         let unfit = |lacks: String, remedy| BuildError::Unfit {
             device: caps.name,
             lacks,
             remedy,
         };
+        if lcores > caps.max_lcores.into() {
+            return Err(unfit(
+                format!("has paths for {} lcores, not for {lcores}", caps.max_lcores),
+                "start fewer lcores",
+            ));
+        }
         if !caps.windows {
             return Err(unfit("has no memory windows".into(), "use one that has"));
         }
@@ -365,24 +359,6 @@ impl EngineBuilder {
             ));
         }
         Ok(lcores as u16)
-    }
-
-    /// R12: who is to be known by a secret has one, and no two are taken for each other.
-    fn check_peers(&self) -> Result<(), BuildError> {
-        for (at, peer) in self.peers.iter().enumerate() {
-            if peer.wants_secret && peer.secret.is_none() {
-                let peer = peer.name.clone();
-                return Err(BuildError::NoSecret { peer });
-            }
-            let same = |other: &&PeerPlan| name_tag(&other.name) == name_tag(&peer.name);
-            if let Some(other) = self.peers[..at].iter().find(same) {
-                return Err(BuildError::NamesCollide {
-                    one: other.name.clone(),
-                    other: peer.name.clone(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.
@@ -442,6 +418,7 @@ impl EngineBuilder {
             timeouts: self.timeouts.clone(),
             frame_bytes: self.memory.receive_buffer_bytes as usize,
             longest_frame_bytes: self.limits.lane_bytes_in_flight,
+            atomics: Atomics::default(),
             zeroing: self
                 .memory
                 .zero_on_release

@@ -7,7 +7,7 @@ use keyfence_pmd::Rights;
 
 use crate::context::state::OwnedBuf;
 use crate::engine::lookup::LookupError;
-use crate::engine::state::Core;
+use crate::engine::state::{Atomics, Core};
 use crate::error::{AllocError, FlushError, GrantError, RevokeError};
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
@@ -237,7 +237,7 @@ impl Context<'_> {
         if !core.contexts.get(self.slot).is_live() {
             return Err(GrantError::ContextClosed);
         }
-        check_opening(buf, &range, rights)?;
+        check_opening(buf, &range, rights, core.atomics)?;
         let pool = core
             .owned_pool(self.slot, buf)
             .ok_or(GrantError::ForeignBuffer)?;
@@ -343,7 +343,12 @@ impl Context<'_> {
 }
 
 /// Whether a range can be opened at all.
-fn check_opening(buf: &Buf, range: &Range<usize>, rights: Rights) -> Result<(), GrantError> {
+fn check_opening(
+    buf: &Buf,
+    range: &Range<usize>,
+    rights: Rights,
+    atomics: Atomics,
+) -> Result<(), GrantError> {
     if range.start >= range.end || range.end > buf.capacity() {
         return Err(GrantError::BadRange {
             start: range.start,
@@ -353,6 +358,9 @@ fn check_opening(buf: &Buf, range: &Range<usize>, rights: Rights) -> Result<(), 
     }
     if rights == Rights::NONE {
         return Err(GrantError::NoRights);
+    }
+    if rights.atomic && !atomics.granted {
+        return Err(GrantError::NoAtomics);
     }
     Ok(())
 }

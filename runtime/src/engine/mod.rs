@@ -17,6 +17,7 @@ mod context;
 mod control;
 mod credits;
 mod fence;
+mod fit;
 mod flush;
 mod frames;
 mod hello;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::buf::BufId;
 use keyfence_mempool::{Arena, PoolCache, sync::Arc};
-use keyfence_pmd::{Lkey, RegionId};
+use keyfence_pmd::{Caps, Lkey, RegionId};
 
 use crate::config::Timeouts;
 use crate::context::ops::{LocalRange, Ops};
@@ -61,6 +61,25 @@ pub struct LcoreMemory {
     pub receives: LcorePool,
 }
 
+/// Which atomics the device has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Atomics {
+    /// Those that are posted here.
+    pub posted: bool,
+    /// Those of a peer, by the key of a grant made here.
+    pub granted: bool,
+}
+
+impl Atomics {
+    /// Those that a device says it has.
+    pub fn of(caps: &Caps) -> Self {
+        Self {
+            posted: caps.atomics,
+            granted: caps.atomics && caps.window_atomics,
+        }
+    }
+}
+
 /// A peer, as one lcore sees it.
 #[derive(Clone, Debug)]
 pub struct PeerView {
@@ -111,6 +130,7 @@ pub struct Core {
     pub(super) frame_bytes: usize,
     /// The longest message with its header that is sent: what the device moves at once, and what a lane may have in flight.
     pub(super) longest_frame_bytes: u64,
+    pub(super) atomics: Atomics,
     /// Buffers of reclaimed contexts that are being zeroed; `None` if that is not wanted.
     pub(super) zeroing: Option<Zeroing>,
     pub(super) memory: LcoreMemory,

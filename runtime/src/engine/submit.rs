@@ -236,6 +236,9 @@ impl Context<'_> {
             return Err(SubmitError::NotAllowed(what));
         }
         if wanted.atomic {
+            if !self.core.atomics.posted {
+                return Err(SubmitError::NoAtomics);
+            }
             bytes = 8;
         }
         // R12: the initiator checks the range too, since not every device does.

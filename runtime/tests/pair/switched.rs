@@ -39,6 +39,7 @@ pub fn set(switch: &AtomicU64, value: u64) {
 
 pub struct Switched<D> {
     inner: D,
+    caps: Caps,
     switches: Arc<Switches>,
 }
 
@@ -47,14 +48,21 @@ pub struct SwitchedPath<P> {
     switches: Arc<Switches>,
 }
 
-impl<D> Switched<D> {
+impl<D: Device> Switched<D> {
     pub fn new(inner: D) -> (Self, Arc<Switches>) {
         let switches = Arc::new(Switches::default());
         let device = Self {
+            caps: inner.caps().clone(),
             inner,
             switches: Arc::clone(&switches),
         };
         (device, switches)
+    }
+
+    /// A device that says something else of itself.
+    pub fn saying(mut self, change: impl FnOnce(&mut Caps)) -> Self {
+        change(&mut self.caps);
+        self
     }
 }
 
@@ -70,7 +78,7 @@ fn hangs(switch: &AtomicBool) -> Result<(), ControlError> {
 
 impl<D: Device> Control for Switched<D> {
     fn caps(&self) -> &Caps {
-        self.inner.caps()
+        &self.caps
     }
     fn alloc_pd(&self) -> Result<PdId, ControlError> {
         self.inner.alloc_pd()

@@ -61,7 +61,7 @@ fn b09_the_affinity_of_caller_and_children_is_what_it_was() {
 fn b20_a_cpu_that_is_not_to_be_had_is_named_with_those_that_are() {
     let may_use = core_affinity::get_core_ids().unwrap();
     let may_use: Vec<usize> = may_use.into_iter().map(|core| core.id).collect();
-    for missing in [1023, 1024, 70_000, u32::MAX] {
+    for missing in [1023, 1024, 4095] {
         let device = Fabric::new().device(SoftConfig::default()).unwrap();
         let mut engine = engine("b20", "right", &[0, missing], BACKOFF, device);
         for _ in 0..2 {
