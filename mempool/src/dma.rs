@@ -3,8 +3,13 @@
 //! Unsafe because such bytes must never be behind a `&[u8]` or `&mut [u8]`: they are viewed as atomics in place,
 //! and this is where an address becomes a slice of them. Copies are relaxed atomics of eight bytes with a byte head
 //! and tail. A copy that races with a peer's store may be torn between words: it returns some mixture of old and
-//! new, and is never undefined. Accesses of both sizes can meet on one word; the language does not define that race
-//! yet, every supported processor does, as for vm-memory's `VolatileSlice`.
+//! new.
+//!
+//! What this relies on: where one copy begins or ends inside a word that a racing one takes whole (a peer's write of three
+//! bytes against a read of that word), unsynchronised atomics of one and of eight bytes meet. Rust's documentation of
+//! atomics calls that undefined unless both only load. So there the file leaves the language, as vm-memory's
+//! `VolatileSlice` does, and relies on the hardware: on every supported processor each of these accesses is one plain load
+//! or store, which leaves each byte old or new, and today's compilers emit relaxed atomics as they are written.
 
 use core::fmt;
 use core::marker::PhantomData;
