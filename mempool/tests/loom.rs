@@ -98,6 +98,24 @@ fn spsc_closed_means_that_everything_popped_is_counted() {
 }
 
 #[test]
+fn spsc_what_a_consumer_leaves_is_dropped_or_taken_back_once() {
+    explore(3, || {
+        let value = Arc::new(());
+        let (mut producer, consumer) = spsc::ring(2);
+        producer.push(Arc::clone(&value)).expect("there is room");
+        let other = thread::spawn(move || drop(consumer));
+        let pushed = producer.push(Arc::clone(&value)).is_ok();
+        while !producer.is_closed() {
+            thread::yield_now();
+        }
+        let back = core::iter::from_fn(|| producer.take_back()).count();
+        assert!(pushed && back <= 1, "{back} of two came back");
+        assert_eq!(Arc::strong_count(&value), 1);
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
 fn spsc_halves_dropped_at_once_drop_each_value_once() {
     explore(3, || {
         let value = Arc::new(());

@@ -63,13 +63,28 @@ fn spsc_drops_what_was_not_popped_once() {
     }
     drop(consumer.pop());
     assert_eq!(Arc::strong_count(&value), 3);
-    assert!(!producer.is_closed());
+    assert!(!producer.is_closed() && producer.take_back().is_none());
     drop(consumer);
     assert!(producer.is_closed());
-    producer.push(Arc::clone(&value)).expect("there is room");
-    assert_eq!(Arc::strong_count(&value), 4);
+    assert_eq!(Arc::strong_count(&value), 1);
+    for _ in 0..2 {
+        producer.push(Arc::clone(&value)).expect("there is room");
+    }
+    assert_eq!(Arc::strong_count(&value), 3);
+    drop(producer.take_back());
+    assert_eq!(Arc::strong_count(&value), 2);
     drop(producer);
     assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn spsc_a_producer_that_says_it_is_gone_leaves_what_it_pushed() {
+    let (mut producer, mut consumer) = spsc::ring(2);
+    producer.push(1).expect("there is room");
+    assert!(!consumer.is_closed());
+    producer.close();
+    assert!(consumer.is_closed());
+    assert_eq!((consumer.pop(), consumer.pop()), (Some(1), None));
 }
 
 #[test]

@@ -185,6 +185,9 @@ pub enum SubmitError {
     /// The target context is gone.
     #[error("the target context is gone")]
     ContextGone,
+    /// No frame of the peer has named the target context to this lcore, at least not in this generation.
+    #[error("no such context is known of the peer; look it up on this lcore")]
+    UnknownContext,
     /// No session stands with the target's engine.
     #[error("no session stands with the target's engine; look its context up again after PeerUp")]
     NoSession,

@@ -35,7 +35,7 @@ impl ContextId {
         (self.lcore.0 as u64) << 48 | (self.slot as u64) << 32 | self.generation as u64
     }
 
-    /// The name from one word. Any word is some name; whether it is a living one, the table knows.
+    /// The name from one word. Any word is some name; whether it is a living one, its own engine knows, and others from what that one has told.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self {
@@ -57,7 +57,8 @@ impl fmt::Display for ContextId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
-/// A context of a peer, as a look-up gave it. Good for one session with that peer.
+/// A context of a peer, as a look-up, a message or a grant named it. Good for one session with that peer, and for all contexts of the lcore that was
+/// told it: another lcore sends to it only when it was told it too. A name that was never told is refused and changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteContext {
     /// The peer.

@@ -1,10 +1,32 @@
 //! Application code that runs on an lcore.
 
+use crate::client::ClientSide;
 use crate::engine::Context;
 use crate::event::Event;
 
 /// A service as an lcore keeps it: the one place where calls are dynamic, since application code is of many types.
 pub type BoxedService = Box<dyn Service>;
+
+/// Any of them, for its calls.
+pub(crate) type AnyService = dyn Service;
+
+/// What runs in a context.
+pub(crate) enum Code {
+    /// An application's service. It is dropped on its lcore.
+    Service(BoxedService),
+    /// The side of a client. It is shut on its lcore, and its memory is freed off it.
+    Client(Box<ClientSide>),
+}
+
+impl Code {
+    /// For its calls.
+    pub fn as_mut(&mut self) -> &mut AnyService {
+        match self {
+            Self::Service(service) => service.as_mut(),
+            Self::Client(side) => side.as_mut(),
+        }
+    }
+}
 
 /// What a service found to do in a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +42,9 @@ pub enum Work {
 /// Application code of one context. It runs on the context's lcore, inside the poll step, so it must not block.
 ///
 /// A panic in it is caught: its context is reclaimed, everything else goes on. That needs `panic = "unwind"`.
+///
+/// It is dropped on the lcore too, in the step in which its context ends. What its destructor does there, everybody waits for: a service with much memory
+/// of its own, whose freeing may enter the kernel, hands it to another thread.
 ///
 /// ```
 /// use keyfence::{Context, Event, Service, Work};

@@ -180,3 +180,37 @@ fn messages_keep_to_what_a_lane_may_have_in_flight() {
         more == 1
     });
 }
+
+#[test]
+fn b05_the_longest_message_is_what_send_from_takes() {
+    let fabric = Fabric::new();
+    let side = |name: &str, peer: &str| {
+        let mut limits = fast_limits();
+        limits.lane_bytes_in_flight = 4096;
+        limits.slice_bytes = 4096;
+        let memory = MemoryConfig {
+            arena_bytes: 64 << 20,
+            receive_buffer_bytes: 64 << 10,
+            ..small_memory()
+        };
+        builder(name, peer, 1).limits(limits).memory(memory)
+    };
+    let (left, ..) = device(&fabric, Plan::default());
+    let (right, ..) = device(&fabric, Plan::default());
+    let mut pair = Pair::on(side("left", "right"), left, side("right", "left"), right);
+    let scene = Scene::new(&mut pair);
+    let (said, to) = (Slot::new(), scene.owner_id);
+    let to_said = said.clone();
+    scene.holder.act(move |cx| {
+        let most = cx.max_message_bytes(&to).unwrap();
+        let buf = cx.alloc(64 << 10).unwrap();
+        let longer = cx.send_from(to, &[Local::prefix(&buf, most + 1)], 1);
+        let longest = cx.send_from(to, &[Local::prefix(&buf, most)], 2);
+        to_said.set((most, longer, longest));
+    });
+    pair.step();
+    let (most, longer, longest) = said.take().unwrap();
+    assert!(matches!(longer, Err(SubmitError::TooLong { most: known, .. }) if known == most));
+    assert_eq!(longest, Ok(()), "{most} bytes");
+    pair.until(|_| !completions(&scene.holder.events()).is_empty());
+}

@@ -101,6 +101,33 @@ fn r3_a_flush_captures_what_others_have_retired_and_nothing_later() {
 }
 
 #[test]
+fn r3_a_flush_captures_a_context_that_was_closed_in_the_same_step() {
+    let mut court = batching(32, 1_000 * MS);
+    let scene = Scene::new(&mut court.pair);
+    // Polled behind the owner.
+    let witness = court.pair.right.puppet(0, "witness");
+    court.pair.steps(5);
+    let grants: Vec<_> = (0..3).map(|_| scene.grant(&mut court.pair, 64)).collect();
+    scene.owner.act(|cx| cx.close());
+    witness.act(|cx| cx.flush(9).unwrap());
+    let flushed = |event: &Event| {
+        matches!(
+            event,
+            Event::Flushed {
+                token: 9,
+                quarantined: 0
+            }
+        )
+    };
+    court.pair.until(|_| witness.events().iter().any(flushed));
+    for granted in &grants {
+        assert_eq!(court.right.live_keys(granted.range.clone()), 0);
+    }
+    drop(grants);
+    court.acquit();
+}
+
+#[test]
 fn r3_flush_tickets_run_out_with_a_typed_error_and_come_back() {
     let mut court = batching(32, 1_000 * MS);
     let scene = Scene::new(&mut court.pair);

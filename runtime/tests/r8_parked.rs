@@ -3,6 +3,7 @@
 mod pair;
 
 use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use keyfence::wire::{self, Frame};
 use keyfence::{Event, GrantError, Lease, Rights};
 use pair::judged::{Court, MS, Part, fast_limits};
 use pair::raw::Duel;
@@ -35,6 +36,15 @@ fn try_grant(
     duel.step();
     duel.step();
     made.take().unwrap()
+}
+
+/// Tells the engine of the raw peer's receives.
+fn give_credit(duel: &mut Duel) {
+    for lane in 0..duel.raw.lanes.len() {
+        let header = duel.raw.header(lane);
+        let keep_alive = Frame::KeepAlive { number: 1 };
+        duel.raw.send(lane, &header, &keep_alive);
+    }
 }
 
 fn small(windows: u32) -> Part {
@@ -140,6 +150,65 @@ fn r8_keys_that_no_revoke_has_named_are_not_acknowledged_by_the_answer_to_one() 
         acknowledged == 40
     });
     assert_eq!(named.len(), 40);
+}
+
+#[test]
+fn r5_reminders_of_many_keys_wait_behind_a_grant_and_name_what_fits_a_frame() {
+    const KEYS: usize = 150;
+    let mut limits = fast_limits();
+    limits.windows = 200;
+    limits.context.grants = 200;
+    limits.context.buffers = 300;
+    let mut duel = Duel::new(Part {
+        limits,
+        ..Part::quiet()
+    });
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    let to = holder(&duel, 2);
+    for _ in 0..KEYS {
+        let id = try_grant(&mut duel, &owner, to).unwrap();
+        // Each in an epoch of its own.
+        owner.act(move |cx| {
+            cx.revoke(id).unwrap();
+            let _ = cx.flush(0);
+        });
+        duel.steps(3);
+        give_credit(&mut duel);
+    }
+    duel.until(|duel| duel.side.parked() == KEYS as u64);
+    give_credit(&mut duel);
+    duel.steps(5);
+    duel.raw.inbox.clear();
+    let mut reminders = Vec::new();
+    duel.until(|duel| {
+        reminders.extend(duel.raw.revokes());
+        !reminders.is_empty()
+    });
+    try_grant(&mut duel, &owner, to).unwrap();
+    duel.step();
+    let frames: Vec<_> = duel
+        .raw
+        .inbox
+        .iter()
+        .map(|(_, bytes)| bytes.clone())
+        .collect();
+    let granted = |bytes: &Vec<u8>| matches!(wire::decode(bytes), Ok((_, Frame::Grant(_))));
+    assert!(frames.iter().any(granted), "within three steps");
+    // All of them in a few frames, though each has an epoch of its own.
+    duel.steps(200);
+    let more = duel.raw.revokes();
+    let named: std::collections::BTreeSet<_> = reminders
+        .iter()
+        .chain(&more)
+        .flat_map(|(.., grants)| grants)
+        .collect();
+    assert_eq!(named.len(), KEYS);
+    assert!(reminders.len() + more.len() <= 8, "{}", more.len());
+    for (lane, epoch, ..) in reminders.iter().chain(&more) {
+        duel.raw.acknowledge(*lane, *epoch);
+    }
+    duel.until(|duel| duel.side.parked() == 0);
 }
 
 #[test]

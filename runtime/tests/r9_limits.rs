@@ -294,6 +294,67 @@ fn r9_contexts_of_the_engine() {
     }
 }
 
+#[test]
+fn r5_who_asks_for_buffers_in_vain_slows_nobody() {
+    let mut court = court(|limits| {
+        limits.contexts = 16;
+        limits.buffers = 401;
+        limits.context.buffers = 400;
+    });
+    let left = &mut court.pair.left;
+    let (rich, poor) = (left.puppet(0, "rich"), left.puppet(0, "poor"));
+    court.pair.steps(5);
+    let kept = Slot::new();
+    let to_kept = kept.clone();
+    rich.act(move |cx| {
+        to_kept.set((0..400).map(|_| cx.alloc(64).unwrap()).collect::<Vec<_>>());
+    });
+    let one = Slot::new();
+    let to_one = one.clone();
+    court.pair.step();
+    poor.act(move |cx| to_one.set(cx.alloc(64).unwrap()));
+    court.pair.step();
+    let looked_at = court.pair.left.stat("buffers_looked_at");
+    for _ in 0..10 {
+        poor.act(|cx| {
+            for _ in 0..100 {
+                let full = matches!(cx.alloc(64), Err(AllocError::Limit(error)) if error.limit == Limit::Buffers);
+                assert!(full);
+            }
+        });
+        court.pair.step();
+    }
+    let looked_at = court.pair.left.stat("buffers_looked_at") - looked_at;
+    assert!(looked_at <= 10 * 256, "{looked_at} in ten steps");
+    // What is dropped is found, if not at once.
+    drop(kept.take());
+    let got = Slot::new();
+    court.pair.until(|_| {
+        let to_got = got.clone();
+        poor.act(move |cx| {
+            if let Ok(buf) = cx.alloc(64) {
+                to_got.set(buf);
+            }
+        });
+        got.take().is_some()
+    });
+}
+
+#[test]
+fn b13_a_context_that_comes_too_late_is_told_so_and_no_limit_is_blamed() {
+    let mut court = Court::quiet();
+    court.pair.left.engine.close_all();
+    court.pair.steps(5);
+    court.pair.left.puppet(0, "late");
+    court.pair.steps(5);
+    let why = court.pair.left.events.iter().find_map(|event| match event {
+        EngineEvent::OpenFailed { name, why } if name == "late" => Some(why.clone()),
+        _ => None,
+    });
+    let why = why.expect("it is refused");
+    assert!(why.starts_with("all contexts are being closed"), "{why}");
+}
+
 /// Everything as short as it may be: one context, one grant, one window, four requests.
 #[test]
 fn r9_the_smallest_engines_work_and_never_hang() {

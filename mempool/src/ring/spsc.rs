@@ -130,10 +130,31 @@ impl<T> Producer<T> {
         self.ring.mask + 1
     }
 
-    /// Whether the consumer is gone. What is pushed then is dropped with the ring.
+    /// Whether the consumer is gone. What is pushed then is dropped with the ring, unless it is taken back.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.ring.consumer_gone.load(Ordering::Acquire)
+    }
+
+    /// The oldest value that the consumer has left, once it is gone; `None` before, and when there is none.
+    pub fn take_back(&mut self) -> Option<T> {
+        if !self.is_closed() || self.is_empty() {
+            return None;
+        }
+        let head = self.ring.head.load(Ordering::Acquire);
+        let cell = &self.ring.slots[head & self.ring.mask];
+        // SAFETY: the consumer's drop has said last that it is gone, so this half alone reads slots and moves `head`; this one lies between `head`
+        // and `tail`, so it is full, and the store below keeps anybody from reading it again.
+        let value = cell.with(|slot| unsafe { slot.cast::<T>().read() });
+        self.ring
+            .head
+            .store(head.wrapping_add(1), Ordering::Release);
+        Some(value)
+    }
+
+    /// Lets the consumer see this half as gone from now on, as its drop would: nothing is pushed behind it.
+    pub fn close(&mut self) {
+        self.ring.producer_gone.store(true, Ordering::Release);
     }
 
     /// Room for up to `wanted` values, looking at the consumer's index only if the copy is not enough.
@@ -239,12 +260,14 @@ impl<T> Consumer<T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
-        self.ring.producer_gone.store(true, Ordering::Release);
+        self.close();
     }
 }
 
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
+        // What is left is dropped here and now, not when the other half is.
+        while self.pop().is_some() {}
         self.ring.consumer_gone.store(true, Ordering::Release);
     }
 }

@@ -273,7 +273,7 @@ impl Client {
         self.beat();
         let moved_in =
             |command| take(command).expect("the command that was refused is the one sent");
-        if self.commands.is_closed() {
+        if self.is_closed() {
             return Err(CommandError::Closed(moved_in(command)));
         }
         let commands = self.commands.capacity();

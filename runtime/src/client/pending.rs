@@ -32,6 +32,11 @@ impl Pending {
         self.slots[slot as usize] = Some((token, locals));
     }
 
+    /// Drops what is left: no completion comes any more.
+    pub fn clear(&mut self) {
+        self.slots.fill_with(|| None);
+    }
+
     /// Takes the operation in `slot` out.
     pub fn take(&mut self, slot: u64) -> (u64, Locals) {
         let entry = usize::try_from(slot)

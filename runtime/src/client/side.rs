@@ -194,10 +194,26 @@ impl Service for ClientSide {
     }
 }
 
+impl ClientSide {
+    /// The context ends: the client finds itself closed, and no buffer here is a handle any more. Frees no memory.
+    pub fn shut(&mut self) {
+        self.events.close();
+        // What a client that is gone has left there, nobody will take; to one that still is, it belongs.
+        while self.events.take_back().is_some() {}
+        self.empty_commands();
+        self.pending.clear();
+    }
+
+    /// Buffers in commands that nobody will take are handles: without this they would stay out until the client is dropped.
+    fn empty_commands(&mut self) {
+        while self.commands.pop().is_some() {}
+    }
+}
+
 impl Drop for ClientSide {
     fn drop(&mut self) {
-        // Buffers in commands that nobody will take are handles: without this they would stay out until the client is dropped.
-        while self.commands.pop().is_some() {}
+        // Also what was sent while it was being shut.
+        self.empty_commands();
     }
 }
 

@@ -69,6 +69,7 @@ impl Core {
         entry.peer_frame_bytes = peer.frame_bytes;
         entry.credits = credits;
         entry.phase = LanePhase::Up;
+        self.learn_from_sisters(lane);
         while let Some(frame) = self.lane_mut(lane).greeting.held.pop_front() {
             self.take_frame(lane, frame);
         }

@@ -409,7 +409,7 @@ impl EngineBuilder {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
         let queue = usize::from(contexts);
-        let reports_waiting = (limits.grants + limits.contexts) as usize * 2 + 64;
+        let reports_waiting = (2 * limits.grants + 3 * limits.contexts) as usize + 64;
         Core {
             lcore,
             lcores,
@@ -446,6 +446,7 @@ impl EngineBuilder {
             lookups: Lookups::new(LOOKUPS),
             flushes: vec![None; usize::from(FLUSHES)],
             flushes_waiting: VecDeque::with_capacity(64),
+            flushes_to_begin: Vec::with_capacity(usize::from(FLUSHES)),
             outbox: Outbox::new(reports, reports_waiting),
             polled: Vec::with_capacity(queue),
             clients: super::bells::Clients::new(queue),
@@ -456,7 +457,7 @@ impl EngineBuilder {
             ops_in_flight: Gauge::new(Limit::OpsInFlight, limits.ops_in_flight.into()),
             bytes_in_flight: Gauge::new(Limit::BytesInFlight, limits.bytes_in_flight),
             buffers: Gauge::new(Limit::Buffers, limits.buffers.into()),
-            buffers_swept_step: 0,
+            buffers_sweep: super::close::Sweep::default(),
             lease_cursor: 0,
             housekeeping_ns: 0,
             stats: Stats::new(),

@@ -13,6 +13,14 @@ use crate::op::Status;
 use crate::plant::{self, Plant};
 use crate::reclaim::{self, ContextIx, KeyIx, LaneSet, Outcome, Quarantine, Why};
 
+/// Where the lists of buffers are swept next, and when they were last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sweep {
+    step: u64,
+    context: u16,
+    at: usize,
+}
+
 impl Core {
     /// Asks for the reclaim of a context; it starts before the step ends.
     pub(super) fn close(&mut self, slot: u16) {
@@ -220,14 +228,36 @@ impl Core {
             self.sweep_buffers(slot);
             Limit::ContextBuffers.admit(limit, self.contexts.get(slot).buffers.len() as u64, 1)?;
         }
-        // One walk over all lists a step at most: whoever asks in vain again and again must not slow the others.
-        if self.buffers.admits(1).is_err() && self.buffers_swept_step != self.stats.steps {
-            self.buffers_swept_step = self.stats.steps;
-            for other in 0..self.contexts.capacity() {
-                self.sweep_buffers(other);
-            }
+        if self.buffers.admits(1).is_err() {
+            self.sweep_some_buffers();
         }
         self.buffers.admits(1)
+    }
+
+    /// Strikes what was dropped off the lists of all contexts, a part of them a step: whoever asks in vain again and again must not slow the others.
+    fn sweep_some_buffers(&mut self) {
+        const LOOKS_A_STEP: usize = 256;
+        if self.buffers_sweep.step == self.stats.steps {
+            return;
+        }
+        self.buffers_sweep.step = self.stats.steps;
+        for _ in 0..LOOKS_A_STEP {
+            let Sweep { context, at, .. } = self.buffers_sweep;
+            let buffers = &mut self.contexts.get_mut(context).buffers;
+            let Some(owned) = buffers.get(at) else {
+                self.buffers_sweep.context = (context + 1) % self.contexts.capacity();
+                self.buffers_sweep.at = 0;
+                continue;
+            };
+            self.stats.buffers_looked_at += 1;
+            let cache = &self.memory.pools[owned.pool as usize].cache;
+            if cache.handle_is_out(owned.id).is_ok() {
+                self.buffers_sweep.at += 1;
+            } else {
+                buffers.swap_remove(at);
+                self.buffers.give(1);
+            }
+        }
     }
 
     /// From the cordon on, dropping a buffer of the context returns nothing to a pool.

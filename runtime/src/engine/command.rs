@@ -6,15 +6,17 @@ use keyfence_mempool::ring::spsc::Producer;
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use keyfence_pmd::{QpId, WindowId};
 
+use crate::client::ClientSide;
 use crate::engine::census::GrantRecord;
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
 use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
 use crate::lane::Lane;
-use crate::lane::credits::{ContextCredits, SendCredits};
+use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
+use crate::lane::remote::RemoteSlot;
 use crate::limits::LimitError;
-use crate::service::BoxedService;
+use crate::service::Code;
 
 /// From the control side to an lcore.
 pub(super) enum Command {
@@ -47,7 +49,7 @@ pub(super) enum Command {
         /// What its hello said.
         peer: PeerSizes,
         /// Per context of the peer's lcore.
-        peer_contexts: Box<[ContextCredits]>,
+        peer_contexts: Box<[RemoteSlot]>,
         /// Per grant of the peer's lcore.
         peer_grants: Box<[PeerGrant]>,
     },
@@ -102,7 +104,18 @@ pub(super) struct OpenContext {
     /// Its share of a lane against others.
     pub weight: u32,
     /// Its code.
-    pub service: BoxedService,
+    pub code: Code,
+}
+
+/// Why an lcore opened no context.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum OpenRefusal {
+    /// No slot is free.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// [`Command::CloseAll`] came before.
+    #[error("all contexts are being closed, and no more are opened; start the engine anew")]
+    Closing,
 }
 
 /// From an lcore to the control side.
@@ -113,8 +126,8 @@ pub(super) enum ToControl {
     NotOpened {
         /// What was asked.
         request: Box<OpenContext>,
-        /// The limit.
-        why: LimitError,
+        /// What was in the way.
+        why: OpenRefusal,
     },
     /// The lane's receives are posted: it may be connected.
     LaneAttached(LaneId),
@@ -150,6 +163,8 @@ pub(super) enum ToControl {
         /// What was left of it.
         entry: Box<Lane>,
     },
+    /// The context of a client has ended; the memory of its side is dropped outside the poll step.
+    ClientGone(Box<ClientSide>),
     /// A peer's session has ended on this lcore.
     PeerDown(PeerId),
     /// Ask the other lcores for a flush.

@@ -12,6 +12,7 @@ use crate::error::{AllocError, FlushError, GrantError, RevokeError};
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
 use crate::lane::queue::Request;
+use crate::lane::remote::Standing;
 use crate::limits::{Limit, Limits};
 use crate::reclaim::{self, ContextIx, KeyIx, Scope};
 
@@ -148,12 +149,12 @@ impl Context<'_> {
         })
     }
 
-    /// Bytes of payload that one message to `peer` may have; `None` while no session stands.
+    /// Bytes of payload that one message to `to` may have, sent from a buffer ([`Context::send_from`]); `None` while no session stands with its engine.
+    /// The least of what the peer takes in one frame, what the device moves at once and `limits.lane_bytes_in_flight`, each less the header.
     #[must_use]
     pub fn max_message_bytes(&self, to: &RemoteContext) -> Option<usize> {
         let lane = self.core.lane_to(to, self.slot)?;
-        let frame = self.core.lane(lane).peer_frame_bytes as usize;
-        Some(frame - crate::wire::HEADER_BYTES)
+        Some(self.core.longest_message_bytes(lane))
     }
 
     /// A buffer of at least `len` bytes, from the pool of the smallest that will do. Its bytes are what the last owner left; zeros if
@@ -249,7 +250,7 @@ impl Context<'_> {
             .lane(lane)
             .peer_contexts
             .get(holder.id.slot as usize)
-            .is_none_or(|known| known.is_gone(holder.id.generation))
+            .is_none_or(|known| known.standing(holder.id.generation) == Standing::Gone)
         {
             return Err(GrantError::HolderGone);
         }
@@ -277,6 +278,7 @@ impl Context<'_> {
             made_ns: core.now_ns,
             retired: false,
             ended: false,
+            reminded: false,
         };
         core.hold(pool, buf.id());
         let id = core.grants.insert(grant).expect("admitted above");

@@ -201,6 +201,7 @@ impl<D: Device> ControlSide<D> {
                 self.peers.forget_lane(lcore, lane);
                 drop(entry);
             }
+            ToControl::ClientGone(side) => drop(side),
             ToControl::PeerDown(peer) => {
                 if self.peers.down_on_one(peer) {
                     self.events.push_back(EngineEvent::PeerDown(peer));

@@ -8,10 +8,27 @@ use crate::engine::state::Core;
 use crate::error::SubmitError;
 use crate::event::Event;
 use crate::ids::{ContextId, LaneId};
-use crate::lane::credits::Senders;
+use crate::lane::remote::{Senders, Standing};
 use crate::lane::senders::Look;
 
 impl Core {
+    /// A lane is admitted: what its sisters were told of remote contexts before holds on it too.
+    pub(super) fn learn_from_sisters(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let (peer, lcore, initial) = (entry.peer, entry.peer_lcore, entry.peer_messages);
+        let sisters = self.peers[peer.0 as usize].lanes.get(lcore.0 as usize);
+        let up = |sister: &LaneId| *sister != lane && self.lane(*sister).is_up();
+        let sister = sisters.and_then(|known| known.iter().flatten().copied().find(up));
+        let Some(sister) = sister else {
+            return;
+        };
+        let mut slots = core::mem::take(&mut self.lane_mut(lane).peer_contexts);
+        for (slot, known) in slots.iter_mut().zip(&self.lane(sister).peer_contexts) {
+            slot.take_over(known, initial);
+        }
+        self.lane_mut(lane).peer_contexts = slots;
+    }
+
     /// Whether the receiver of an operation of context `slot` takes one more message; if not, the context is told when it does.
     pub(super) fn admit_message_to(
         &mut self,
@@ -20,20 +37,17 @@ impl Core {
         to: ContextId,
     ) -> Result<(), SubmitError> {
         let entry = self.lane_mut(lane);
-        let messages = entry.peer_messages;
-        let known = &mut entry.peer_contexts[to.slot as usize];
-        if known.is_gone(to.generation) {
-            return Err(SubmitError::ContextGone);
-        }
-        let followed = known.generation != to.generation;
-        let room = known.for_generation(to.generation, messages).room();
-        if followed {
-            // Those who wait for its predecessor would wait for ever.
-            entry.room_again(to.slot);
-        }
+        let known = entry.peer_contexts.get(to.slot as usize);
+        // R5: a name that the application made up says nothing of the one that lives there.
+        let room = match known.map(|known| (known.standing(to.generation), known)) {
+            Some((Standing::Lives, known)) => known.credits.room(),
+            Some((Standing::Gone, _)) => return Err(SubmitError::ContextGone),
+            Some((Standing::Unknown, _)) | None => return Err(SubmitError::UnknownContext),
+        };
         if room > 0 {
             return Ok(());
         }
+        let messages = entry.peer_messages;
         entry.refuse(slot, to.slot);
         self.stats.submits_refused += 1;
         Err(SubmitError::NoCredit { messages })
@@ -42,7 +56,9 @@ impl Core {
     /// Keeps the credit of an operation that has just been admitted.
     pub(super) fn keep_credit(&mut self, op: &Op) {
         if let Some(to) = op.receiver() {
-            self.lane_mut(op.lane).peer_contexts[to.slot as usize].reserve();
+            self.lane_mut(op.lane).peer_contexts[to.slot as usize]
+                .credits
+                .reserve();
         }
     }
 
@@ -50,7 +66,10 @@ impl Core {
     pub(super) fn give_credit_back(&mut self, op: &Op) {
         if let Some(to) = op.receiver() {
             let entry = self.lane_mut(op.lane);
-            entry.peer_contexts[to.slot as usize].give_back(to.generation);
+            let known = &mut entry.peer_contexts[to.slot as usize];
+            if let Some(credits) = known.credits_of(to.generation) {
+                credits.give_back();
+            }
             entry.room_again(to.slot);
         }
     }
@@ -63,11 +82,12 @@ impl Core {
         to: ContextId,
     ) -> bool {
         let entry = self.lane_mut(lane);
-        let kept = entry.peer_contexts[to.slot as usize].can_spend(to.generation);
-        if !kept || !entry.spend_message_credit(context) {
+        let known = &mut entry.peer_contexts[to.slot as usize];
+        let kept = known.credits_of(to.generation);
+        if !kept.is_some_and(|kept| kept.can_spend()) || !entry.spend_message_credit(context) {
             return false;
         }
-        entry.peer_contexts[to.slot as usize].spend();
+        entry.peer_contexts[to.slot as usize].credits.spend();
         true
     }
 
@@ -101,7 +121,11 @@ impl Core {
         let entry = self.lane_mut(lane);
         let known = &entry.peer_contexts[remote as usize];
         // Of one that is gone they are to hear that too.
-        let mut room = if known.gone { u32::MAX } else { known.room() };
+        let mut room = if known.is_vacant() {
+            u32::MAX
+        } else {
+            known.credits.room()
+        };
         if room == 0 {
             return;
         }

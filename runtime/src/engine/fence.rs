@@ -80,6 +80,8 @@ impl Core {
             self.answer(lane, Answer::Refused(grant.grant));
             return;
         };
+        // Notices behind writes go to it.
+        self.learn(&owner);
         let imports = &mut self.peers[peer].quota.imports;
         imports.take(1).expect("R9: seen above");
         self.lane_mut(lane).peer_grants[grant.grant.slot as usize] = PeerGrant::Imported {

@@ -55,9 +55,7 @@ impl Core {
         if self.lcores > 1 {
             self.outbox.push(ToControl::FlushOthers { ticket });
         }
-        self.drive(reclaim::Event::Flush {
-            ticket: TicketIx(ticket),
-        });
+        self.flushes_to_begin.push(TicketIx(ticket));
         Ok(())
     }
 
@@ -66,11 +64,17 @@ impl Core {
         match self.free_ticket(self.flushes.len()) {
             Some(free) => {
                 self.flushes[free as usize] = Some(PendingFlush::For { origin, ticket });
-                self.drive(reclaim::Event::Flush {
-                    ticket: TicketIx(free),
-                });
+                self.flushes_to_begin.push(TicketIx(free));
             }
             None => self.flushes_waiting.push_back((origin, ticket)),
+        }
+    }
+
+    /// Begins the flushes that were asked for. Called when no context waits for its cordon: a flush captures also what was closed before it in the
+    /// same step (R3), which has no epoch until then.
+    pub(super) fn begin_flushes(&mut self) {
+        while let Some(ticket) = self.flushes_to_begin.pop() {
+            self.drive(reclaim::Event::Flush { ticket });
         }
     }
 

@@ -37,9 +37,14 @@ impl Core {
                 break;
             }
             // R5: what names keys is part of a reclaim, and is paid for like it.
-            if matches!(request, Request::Revoke(_) | Request::Remind { .. }) {
+            if matches!(request, Request::Revoke(_) | Request::Remind) {
                 if self.reclaim_budget_wrs == 0 {
-                    self.lane_mut(lane).control.ask_again(request);
+                    let control = &mut self.lane_mut(lane).control;
+                    match request {
+                        // Nothing waits for it: it stays behind the others.
+                        Request::Remind => control.ask(request),
+                        _ => control.ask_again(request),
+                    }
                     break;
                 }
                 self.reclaim_budget_wrs -= 1;
@@ -136,11 +141,17 @@ impl Core {
 
     fn post_credit(&mut self, lane: LaneId, context: u16) {
         let messages = self.limits.context.messages;
-        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
+        let id = self.contexts.id(context);
+        let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+        if on_lane.window_generation != id.generation {
+            // The slot has a new context, which has taken nothing on this lane yet: what its predecessor took is not its own.
+            return;
+        }
+        let window = &mut on_lane.window;
         let limit = window.consumed.wrapping_add(messages);
         window.announced = limit;
         let limits = [wire::CreditLimit {
-            context: self.contexts.id(context).into(),
+            context: id.into(),
             limit,
         }];
         let limits = List::from(&limits[..]);
@@ -162,14 +173,9 @@ impl Core {
             Request::Revoke(epoch) => self.post_revoke(lane, epoch),
             Request::KeepAlive => {
                 self.post_keepalive(lane);
-                if self.machine.unacknowledged(lane).next().is_some() {
-                    let (epoch, grant) = (Epoch(0), 0);
-                    self.lane_mut(lane)
-                        .control
-                        .ask_again(Request::Remind { epoch, grant });
-                }
+                self.begin_reminders(lane);
             }
-            Request::Remind { epoch, grant } => self.post_reminder(lane, (epoch, grant)),
+            Request::Remind => self.post_reminder(lane),
         }
     }
 
@@ -265,50 +271,6 @@ impl Core {
         }
     }
 
-    /// Names keys that are dead or given up, but whose value the holder may still know, from `from` on, with their epoch: its answer frees
-    /// their slots (R8).
-    fn post_reminder(&mut self, lane: LaneId, from: (Epoch, u32)) {
-        let Some(first) = self.next_to_remind(lane, from) else {
-            return;
-        };
-        let mut grants = [self.grants.id(first.1); MAX_REVOKE_GRANTS];
-        let (mut len, mut next) = (0, Some(first));
-        while let Some((epoch, grant)) = next
-            && epoch == first.0
-            && len < grants.len()
-        {
-            grants[len] = self.grants.id(grant);
-            len += 1;
-            next = self.next_to_remind(lane, (epoch, grant + 1));
-        }
-        let frame = Frame::Revoke {
-            epoch: first.0,
-            last: next.is_none_or(|(epoch, _)| epoch != first.0),
-            grants: List::from(&grants[..len]),
-        };
-        self.post_frame(lane, None, &frame);
-        if let Some((epoch, grant)) = next {
-            self.lane_mut(lane)
-                .control
-                .ask_again(Request::Remind { epoch, grant });
-        }
-    }
-
-    /// The first of such keys, by epoch and slot. None of an epoch that has still to name keys on this lane.
-    fn next_to_remind(&self, lane: LaneId, from: (Epoch, u32)) -> Option<(Epoch, u32)> {
-        let over = |epoch| {
-            matches!(
-                self.machine.strand_state(epoch, lane),
-                StrandState::Idle | StrandState::Ended
-            )
-        };
-        self.machine
-            .unacknowledged(lane)
-            .map(|(KeyIx(grant), epoch)| (epoch, grant))
-            .filter(|&(epoch, grant)| (epoch, grant) >= from && over(epoch))
-            .min()
-    }
-
     fn runtime_header(&mut self, lane: LaneId) -> Header {
         let entry = self.lane_mut(lane);
         entry.receives_announced = entry.receives_posted;
@@ -318,7 +280,7 @@ impl Core {
         }
     }
 
-    fn post_frame(
+    pub(super) fn post_frame(
         &mut self,
         lane: LaneId,
         contexts: Option<(ContextId, ContextId)>,

@@ -7,8 +7,9 @@ use crate::engine::control::ControlSide;
 use crate::engine::peers::{LaneOrigin, LaneRecord};
 use crate::grant::import::PeerGrant;
 use crate::ids::{LaneId, LcoreId, PeerId};
-use crate::lane::credits::{ContextCredits, SendCredits};
+use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
+use crate::lane::remote::RemoteSlot;
 use crate::session::{Event, JoinRefusal, Known, Order, Pace};
 use crate::wire::{self, Frame, Header, Hello, MAX_CONTROL_BYTES, Name, Role};
 
@@ -179,7 +180,7 @@ impl<D: Device> ControlSide<D> {
                 messages: hello.messages_per_context,
                 frame_bytes: hello.frame_bytes,
             },
-            peer_contexts: vec![ContextCredits::default(); table(hello.contexts)]
+            peer_contexts: vec![RemoteSlot::default(); table(hello.contexts)]
                 .into_boxed_slice(),
             peer_grants: vec![PeerGrant::Unknown; table(hello.grants)].into_boxed_slice(),
         };

@@ -6,13 +6,14 @@ use keyfence_mempool::ring::spsc::Consumer;
 use keyfence_pmd::{Completion, DataPath};
 
 use crate::engine::Context;
-use crate::engine::command::{Command, DeathNotice, OpenContext, ToControl};
+use crate::engine::command::{Command, DeathNotice, OpenContext, OpenRefusal, ToControl};
 use crate::engine::shutdown::Shutdown;
 use crate::engine::state::Core;
 use crate::engine::stats::{SharedStats, Stats};
 use crate::event::EngineEvent;
 use crate::ids::LcoreId;
-use crate::service::{BoxedService, Work};
+use crate::limits::{Limit, LimitError};
+use crate::service::{AnyService, Code, Work};
 use crate::trace::Trace;
 
 /// Completions taken from the device in one go.
@@ -29,7 +30,7 @@ const STEPS_A_PUBLICATION: u64 = 4096;
 pub struct Lcore<P> {
     pub(super) path: P,
     pub(super) core: Core,
-    pub(super) services: Vec<Option<BoxedService>>,
+    pub(super) services: Vec<Option<Code>>,
     pub(super) commands: Consumer<Command>,
     pub(super) shared: SharedStats,
     pub(super) done: Box<[Completion]>,
@@ -64,7 +65,8 @@ impl<P: DataPath> Lcore<P> {
     /// Runs one iteration: takes what the device and the control side have, runs the services, posts what is due. Never blocks, makes no system
     /// call. `now_ns` is a monotonic time of the caller's choice; one that goes back is taken as no time having passed.
     ///
-    /// Two things are not of the data path and allocate: opening a context, and the coming of a lane.
+    /// Two things are not of the data path and allocate: opening a context, and the coming of a lane. And a context's end drops its service here: the
+    /// runtime frees nothing then, but what the application's destructor does, freeing its memory included, is done in this step.
     pub fn step(&mut self, now_ns: u64) -> Work {
         let since_last_ns = now_ns.saturating_sub(self.core.now_ns);
         if self.core.stats.steps > 0 {
@@ -175,32 +177,37 @@ impl<P: DataPath> Lcore<P> {
     }
 
     fn open(&mut self, request: Box<OpenContext>) {
-        let contexts = u64::from(self.core.contexts.capacity());
-        let slot = if self.shutdown != Shutdown::None {
-            None
-        } else {
-            self.core
-                .contexts
-                .open(request.name.clone(), request.weight)
+        let slot = match self.slot_for(&request) {
+            Ok(slot) => slot,
+            Err(why) => {
+                self.core.outbox.push(ToControl::NotOpened { request, why });
+                return;
+            }
         };
-        let Some(slot) = slot else {
-            let in_use = self.core.contexts.in_use() as u64;
-            let why = crate::limits::LimitError {
-                limit: crate::limits::Limit::Contexts,
-                value: contexts,
-                in_use,
-                wanted: 1,
-            };
-            self.core.outbox.push(ToControl::NotOpened { request, why });
-            return;
-        };
-        let OpenContext { name, service, .. } = *request;
-        self.services[slot as usize] = Some(service);
+        let OpenContext { name, code, .. } = *request;
+        self.services[slot as usize] = Some(code);
         self.core.poll_again(slot);
         self.core.stats.contexts_opened += 1;
         let context = self.core.contexts.id(slot);
         let opened = EngineEvent::Opened { context, name };
         self.core.outbox.push(ToControl::Event(opened));
+    }
+
+    fn slot_for(&mut self, request: &OpenContext) -> Result<u16, OpenRefusal> {
+        if self.shutdown != Shutdown::None {
+            return Err(OpenRefusal::Closing);
+        }
+        let contexts = &mut self.core.contexts;
+        let slot = contexts.open(request.name.clone(), request.weight);
+        slot.ok_or_else(|| {
+            let full = LimitError {
+                limit: Limit::Contexts,
+                value: contexts.capacity().into(),
+                in_use: contexts.in_use() as u64,
+                wanted: 1,
+            };
+            full.into()
+        })
     }
 
     fn poll_device(&mut self) -> bool {
@@ -298,12 +305,12 @@ impl<P: DataPath> Lcore<P> {
     }
 
     /// Calls a service under a catch: a panic ends its context and nothing else.
-    fn call(&mut self, slot: u16, run: impl FnOnce(&mut BoxedService, &mut Context<'_>)) {
+    fn call(&mut self, slot: u16, run: impl FnOnce(&mut AnyService, &mut Context<'_>)) {
         // A service that has panicked, or closed its context, is not called again.
         if !self.core.contexts.get(slot).is_live() {
             return;
         }
-        let Some(service) = self.services[slot as usize].as_mut() else {
+        let Some(service) = self.services[slot as usize].as_mut().map(Code::as_mut) else {
             return;
         };
         let mut cx = Context {
@@ -324,18 +331,26 @@ impl<P: DataPath> Lcore<P> {
         }
     }
 
-    /// Step 1 of each reclaim that was asked for: cordon, then the service's destructor, then the epoch.
+    /// Step 1 of each reclaim that was asked for: cordon, then the service's destructor, then the epoch. Flushes come behind them all.
     fn reclaim_closing(&mut self) {
         while let Some(slot) = self.core.closing.pop_front() {
             self.core.strike_polled(slot);
             self.core.cordon(slot);
-            let service = self.services[slot as usize].take();
-            if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
-                // Whatever the destructor did not drop stays out, and ends the reclaim in quarantine.
-                self.core.stats.services_leaked += 1;
+            match self.services[slot as usize].take() {
+                Some(Code::Client(mut side)) => {
+                    side.shut();
+                    self.core.outbox.push(ToControl::ClientGone(side));
+                }
+                service => {
+                    if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
+                        // Whatever the destructor did not drop stays out, and ends the reclaim in quarantine.
+                        self.core.stats.services_leaked += 1;
+                    }
+                }
             }
             self.core.take_epoch(slot);
         }
+        self.core.begin_flushes();
     }
 
     fn post(&mut self) -> bool {

@@ -29,6 +29,7 @@ mod memory;
 mod peers;
 mod pump;
 mod receive;
+mod remind;
 mod retire;
 mod run;
 mod shutdown;
@@ -63,7 +64,7 @@ use crate::engine::control::ControlSide;
 use crate::engine::memory::EngineMemory;
 use crate::event::EngineEvent;
 use crate::ids::{ContextId, LcoreId, PeerId};
-use crate::service::BoxedService;
+use crate::service::{BoxedService, Code};
 use crate::session::AdmissionStats;
 
 /// A runtime: arena, device, lcores, peers. This handle is its control side; it is owned by one thread.
@@ -138,6 +139,16 @@ impl<D: Device> Engine<D> {
         weight: u32,
         service: BoxedService,
     ) -> Result<(), OpenError> {
+        self.open_code(lcore, name, weight, Code::Service(service))
+    }
+
+    fn open_code(
+        &mut self,
+        lcore: LcoreId,
+        name: &str,
+        weight: u32,
+        code: Code,
+    ) -> Result<(), OpenError> {
         if lcore.0 as usize >= self.control.ports.len() {
             return Err(OpenError::NoSuchLcore {
                 lcore,
@@ -148,7 +159,7 @@ impl<D: Device> Engine<D> {
         let request = OpenContext {
             name: name.to_owned(),
             weight,
-            service,
+            code,
         };
         self.control.send(lcore, Command::Open(Box::new(request)));
         Ok(())
@@ -172,7 +183,7 @@ impl<D: Device> Engine<D> {
         let bells = self.bells.get(lcore.0 as usize);
         let bells = bells.ok_or(OpenError::NoSuchLcore { lcore, count })?;
         let (client, side) = Client::pair(name, config, bells, ops, peers, self.client_lease_ns);
-        self.open(lcore, name, weight, Box::new(side))?;
+        self.open_code(lcore, name, weight, Code::Client(Box::new(side)))?;
         Ok(client)
     }
 

@@ -10,6 +10,7 @@ use crate::ids::LaneId;
 use crate::lane::LanePhase;
 use crate::lane::credits::Class;
 use crate::lane::inflight::{Flight, SEQUENCE_MASK};
+use crate::lane::remote::Standing;
 use crate::op::{OpKind, Status};
 use crate::wire::{HEADER_BYTES, Header};
 
@@ -170,7 +171,8 @@ impl Core {
         }
         let to = op.receiver()?;
         let known = &self.lane(lane).peer_contexts[to.slot as usize];
-        known.is_gone(to.generation).then_some(Status::ContextGone)
+        let gone = known.standing(to.generation) == Standing::Gone;
+        gone.then_some(Status::ContextGone)
     }
 
     /// All of an operation is posted.

@@ -7,9 +7,10 @@ use crate::engine::complete::receive_id;
 use crate::engine::state::{Core, RECEIVE_OWNER};
 use crate::event::{Event, Message};
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
-use crate::lane::credits::{ContextCredits, ReceiveWindow};
+use crate::lane::credits::ReceiveWindow;
 use crate::lane::greeting::{HeldFrame, PeerHello};
 use crate::lane::queue::Answer;
+use crate::lane::remote::{RemoteSlot, Standing};
 use crate::reclaim::{self, KeyIx};
 use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
 
@@ -115,10 +116,7 @@ impl Core {
                 last,
                 grants,
             } => self.revoke_came(lane, *epoch, *last, grants.iter()),
-            Frame::Revoked { epoch } => self.drive(reclaim::Event::Acked {
-                epoch: *epoch,
-                lane,
-            }),
+            Frame::Revoked { epoch } => self.revoked(lane, *epoch),
             Frame::Refused { grant } => self.import_dropped(lane, *grant),
             Frame::ImportsDropped { grants } => {
                 for grant in grants.iter() {
@@ -283,8 +281,8 @@ impl Core {
         let entry = self.lane_mut(lane);
         let most = entry.peer_messages;
         let known = entry.peer_contexts.get_mut(limit.context.slot as usize);
-        let taken = known.filter(|known| known.generation == limit.context.generation);
-        if taken.is_some_and(|known| known.raise(limit.limit, most)) {
+        let taken = known.and_then(|known| known.credits_of(limit.context.generation));
+        if taken.is_some_and(|credits| credits.raise(limit.limit, most)) {
             entry.room_again(limit.context.slot);
         } else {
             self.stats.frames_refused += 1;
@@ -298,31 +296,14 @@ impl Core {
         let met = first.and_then(|known| known.part(remote.id.generation));
         let new = self
             .meetings(&remote)
-            .is_some_and(|known| !known.is_gone(remote.id.generation));
+            .is_some_and(|known| known.standing(remote.id.generation) != Standing::Gone);
         if met.is_none() && !new {
             self.stats.frames_refused += 1;
             return;
         }
-        let sisters = self.peers[remote.peer.0 as usize]
-            .lanes
-            .get(remote.id.lcore.0 as usize)
-            .map_or(0, Vec::len);
-        for number in 0..sisters {
-            let Some(sister) =
-                self.peers[remote.peer.0 as usize].lanes[remote.id.lcore.0 as usize][number]
-            else {
-                continue;
-            };
-            let entry = self.lane_mut(sister);
-            let initial = entry.peer_messages;
-            if let Some(known) = entry.peer_contexts.get_mut(remote.id.slot as usize) {
-                if (known.generation.wrapping_sub(remote.id.generation) as i32) > 0 {
-                    continue;
-                }
-                known.for_generation(remote.id.generation, initial).gone = true;
-                entry.room_again(remote.id.slot);
-            }
-        }
+        self.on_sisters(&remote, |known, initial| {
+            known.end(remote.id.generation, initial)
+        });
         if let Some(met) = met {
             self.tell_acquaintances(remote, met, gone);
         }
@@ -406,15 +387,17 @@ impl Core {
         }
     }
 
-    /// Remembers that a context has to do with a remote one, and so wants to hear of its end.
+    /// A frame of a remote context has come for a context here, which so has to do with it and wants to hear of its end.
     pub(super) fn acquaint(&mut self, context: u16, remote: RemoteContext) {
         let generation = remote.id.generation;
+        self.learn(&remote);
         let Some(known) = self.meetings(&remote) else {
             return;
         };
         // A message can come behind the notice of its sender's end, on another lane.
         let newer = |met: u32| met.wrapping_sub(generation) as i32 > 0;
-        if known.is_gone(generation) || known.met.is_some_and(newer) {
+        let gone = known.standing(generation) == Standing::Gone;
+        if gone || known.met.is_some_and(newer) {
             return;
         }
         let before = known.part(generation);
@@ -431,8 +414,33 @@ impl Core {
         self.contexts.get_mut(context).acquaint(remote);
     }
 
+    /// A frame has named a remote context: it may be sent to from now on.
+    pub(super) fn learn(&mut self, remote: &RemoteContext) {
+        let generation = remote.id.generation;
+        self.on_sisters(remote, |known, initial| known.learn(generation, initial));
+    }
+
+    /// Has what a frame said of a remote context taken on each lane to its lcore. Where that changes who lives in its slot, those who wait for its
+    /// predecessor are to be looked at: they would wait for ever.
+    fn on_sisters(&mut self, remote: &RemoteContext, take: impl Fn(&mut RemoteSlot, u32) -> bool) {
+        let (peer, lcore) = (remote.peer.0 as usize, remote.id.lcore.0 as usize);
+        let sisters = self.peers[peer].lanes.get(lcore).map_or(0, Vec::len);
+        for number in 0..sisters {
+            let Some(sister) = self.peers[peer].lanes[lcore][number] else {
+                continue;
+            };
+            let entry = self.lane_mut(sister);
+            let initial = entry.peer_messages;
+            if let Some(known) = entry.peer_contexts.get_mut(remote.id.slot as usize)
+                && take(known, initial)
+            {
+                entry.room_again(remote.id.slot);
+            }
+        }
+    }
+
     /// What is known of a remote context, on the first of the lanes to its lcore.
-    fn meetings(&mut self, remote: &RemoteContext) -> Option<&mut ContextCredits> {
+    fn meetings(&mut self, remote: &RemoteContext) -> Option<&mut RemoteSlot> {
         let lanes = self.peers[remote.peer.0 as usize]
             .lanes
             .get(remote.id.lcore.0 as usize)?;

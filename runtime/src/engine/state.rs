@@ -159,6 +159,8 @@ pub struct Core {
     pub(super) flushes: Vec<Option<super::flush::PendingFlush>>,
     /// Flushes of other lcores that wait for a ticket.
     pub(super) flushes_waiting: VecDeque<(LcoreId, u16)>,
+    /// Flushes that the machine is told of behind the cordons of this step.
+    pub(super) flushes_to_begin: Vec<reclaim::TicketIx>,
     pub(super) outbox: Outbox,
     /// Contexts whose service is polled each step.
     pub(super) polled: Vec<u16>,
@@ -177,8 +179,8 @@ pub struct Core {
     pub(super) bytes_in_flight: crate::context::quota::Gauge,
     /// Entries of all contexts' lists of buffers.
     pub(super) buffers: crate::context::quota::Gauge,
-    /// The step in which all those lists were swept last.
-    pub(super) buffers_swept_step: u64,
+    /// Where those lists are swept next.
+    pub(super) buffers_sweep: super::close::Sweep,
     /// The next grant whose lease is looked at.
     pub(super) lease_cursor: u32,
     /// When what need not be done in each step is done again.

@@ -90,6 +90,8 @@ counters! {
     stale_names,
     /// Allocations that found the pool empty.
     alloc_failures,
+    /// Buffers looked at for room in `limits.buffers`.
+    buffers_looked_at,
     /// Grants made.
     grants_made,
     /// Grants taken back by their owner or for their lease.

@@ -196,17 +196,13 @@ impl Context<'_> {
             .ok_or(SubmitError::NoSession)?;
         let (ranges, bytes) = self.local_ranges(from)?;
         let len = bytes as usize + copied;
-        let longest = u64::from(self.core.lane(lane).peer_frame_bytes);
-        let most = longest.min(self.core.longest_frame_bytes) as usize - HEADER_BYTES;
+        let most = self.core.longest_message_bytes(lane);
         if len > most {
             return Err(SubmitError::TooLong {
                 len,
                 most,
                 remedy: "write to a grant, or send several messages",
             });
-        }
-        if to.id.slot as usize >= self.core.lane(lane).peer_contexts.len() {
-            return Err(SubmitError::ContextGone);
         }
         let draft = Draft::new(OpKind::Send, token);
         self.accept(draft, lane, Target::Context(to), ranges, len as u64)
@@ -389,6 +385,12 @@ impl Draft {
 }
 
 impl Core {
+    /// Bytes of payload of the longest message that the lane carries.
+    pub(super) fn longest_message_bytes(&self, lane: LaneId) -> usize {
+        let theirs = u64::from(self.lane(lane).peer_frame_bytes);
+        theirs.min(self.longest_frame_bytes) as usize - HEADER_BYTES
+    }
+
     /// Takes the place of one operation in all gauges, or in none.
     fn admit_op(&mut self, slot: u16, bytes: u64) -> Result<(), LimitError> {
         let quota = &mut self.contexts.get_mut(slot).quota;

@@ -154,6 +154,7 @@ fn grant_of(core: &mut Core, context: u16) -> Grant {
         made_ns: 0,
         retired: false,
         ended: false,
+        reminded: false,
     }
 }
 

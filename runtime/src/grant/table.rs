@@ -36,6 +36,8 @@ pub struct Grant {
     pub retired: bool,
     /// Whether its memory and quota were given back: the key is proven ended, though its value may still be known.
     pub ended: bool,
+    /// Whether a reminder names it, until that is answered.
+    pub reminded: bool,
 }
 
 /// The grants of one lcore. A slot is a key of the reclaim machine.

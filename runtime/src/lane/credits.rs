@@ -114,59 +114,18 @@ impl SendCredits {
 
 /// The credits of one remote context on one lane: its messages that we may have unconsumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ContextCredits {
-    /// The generation that the counters belong to.
-    pub generation: u32,
-    /// Whether that generation is known to be gone.
-    pub gone: bool,
-    /// The generation that contexts here have met and whose end they were not told. Kept with the first of the lanes between two lcores.
-    pub met: Option<u32>,
-    /// Whether contexts here wait for room. Of the slot, whoever lives there.
-    pub senders: Senders,
+pub struct MessageCredits {
     credits: SendCredits,
     /// Messages submitted for it and not posted: each has its credit, so none ever waits for this context at the head of a queue.
     reserved: u32,
 }
 
-/// Whether contexts here were refused for want of room at a remote one, and wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Senders {
-    /// None.
-    #[default]
-    None,
-    /// Some.
-    Waiting,
-    /// Some, and there may be room: it stands in the lane's list of those to look at, before this slot.
-    Due(Option<u16>),
-}
-
-impl ContextCredits {
-    /// Takes the meeting with a context that is gone if `generation` is: that one, or one before it.
-    pub fn part(&mut self, generation: u32) -> Option<u32> {
-        let gone = |met: &mut u32| generation.wrapping_sub(*met) as i32 >= 0;
-        self.met.take_if(gone)
-    }
-
-    /// The counters for `generation`: fresh ones, with `initial` room, if it is another than before.
-    pub fn for_generation(&mut self, generation: u32, initial: u32) -> &mut Self {
-        if self.generation != generation {
-            *self = Self {
-                generation,
-                gone: false,
-                met: self.met,
-                senders: self.senders,
-                credits: SendCredits::new(initial),
-                reserved: 0,
-            };
-        }
-        self
-    }
-
-    /// Whether the context of `generation` is gone: known to be, or followed by another in its slot. The counters are its successor's then.
-    pub fn is_gone(&self, generation: u32) -> bool {
-        match self.generation.wrapping_sub(generation) as i32 {
-            0 => self.gone,
-            newer => newer > 0,
+impl MessageCredits {
+    /// Fresh ones, as the handshake promised.
+    pub fn new(initial: u32) -> Self {
+        Self {
+            credits: SendCredits::new(initial),
+            reserved: 0,
         }
     }
 
@@ -181,23 +140,21 @@ impl ContextCredits {
         self.reserved += 1;
     }
 
-    /// Whether the credit that was kept for a message for `generation` is there. It is, unless the peer has made generations come round.
-    pub fn can_spend(&self, generation: u32) -> bool {
-        self.generation == generation && self.credits.room() > 0
+    /// Whether the credit that was kept for a message is there. It is, unless the peer has made generations come round.
+    pub fn can_spend(&self) -> bool {
+        self.credits.room() > 0
     }
 
     /// Counts a message that is posted, with the credit that was kept for it.
     pub fn spend(&mut self) {
-        self.give_back(self.generation);
+        self.give_back();
         self.credits.spend();
     }
 
-    /// Gives back the credit of a message for `generation` that is never posted. A later generation has counters of its own.
-    pub fn give_back(&mut self, generation: u32) {
-        if self.generation == generation {
-            // Not an assertion: a peer that makes generations come round must not end us (R12).
-            self.reserved = self.reserved.saturating_sub(1);
-        }
+    /// Gives back the credit of a message that is never posted.
+    pub fn give_back(&mut self) {
+        // Not an assertion: a peer that makes generations come round must not end us (R12).
+        self.reserved = self.reserved.saturating_sub(1);
     }
 
     /// Takes the peer's absolute limit; false if it is nonsense.
@@ -305,38 +262,17 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_starts_afresh() {
-        let mut credits = ContextCredits::default();
-        credits.for_generation(3, 1).reserve();
-        assert_eq!(credits.room(), 0);
-        assert_eq!(credits.for_generation(4, 1).room(), 1);
-        credits.give_back(3);
-        assert_eq!(credits.room(), 1, "what the last one had is gone with it");
-    }
-
-    #[test]
     fn r7_a_kept_credit_is_spent_or_given_back() {
-        let mut credits = ContextCredits::default();
-        credits.for_generation(1, 2);
+        let mut credits = MessageCredits::new(2);
         credits.reserve();
         credits.reserve();
         assert_eq!(credits.room(), 0);
-        credits.give_back(1);
+        credits.give_back();
         assert_eq!(credits.room(), 1);
         credits.spend();
         assert_eq!(credits.room(), 1, "posted with the credit that it had");
         assert!(credits.raise(3, 2));
         assert_eq!(credits.room(), 2);
-    }
-
-    #[test]
-    fn what_is_followed_by_another_generation_is_gone() {
-        let mut credits = ContextCredits::default();
-        assert!(!credits.is_gone(1), "generations start at 1");
-        credits.for_generation(3, 1);
-        assert!(credits.is_gone(2) && !credits.is_gone(3) && !credits.is_gone(4));
-        credits.gone = true;
-        assert!(credits.is_gone(3) && !credits.is_gone(4));
     }
 
     #[test]

@@ -4,6 +4,8 @@ pub mod credits;
 pub mod greeting;
 pub mod inflight;
 pub mod queue;
+pub mod reminders;
+pub mod remote;
 pub mod senders;
 
 use std::collections::VecDeque;
@@ -14,10 +16,12 @@ use keyfence_pmd::{QpId, ReceiveRequest, Rkey, Window, WorkRequest};
 use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
 use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
-use crate::lane::credits::{Class, ContextCredits, ReceiveWindow, SendCredits};
+use crate::lane::credits::{Class, ReceiveWindow, SendCredits};
 use crate::lane::greeting::Greeting;
 use crate::lane::inflight::Inflight;
 use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
+use crate::lane::reminders::Reminders;
+use crate::lane::remote::RemoteSlot;
 use crate::lane::senders::Refused;
 use crate::random::mix;
 
@@ -176,13 +180,15 @@ pub struct Lane {
     /// Per context of this lcore.
     pub contexts: Box<[ContextOnLane]>,
     /// Per context of the peer's lcore.
-    pub peer_contexts: Box<[ContextCredits]>,
+    pub peer_contexts: Box<[RemoteSlot]>,
     /// Per grant of the peer's lcore.
     pub peer_grants: Box<[PeerGrant]>,
     /// Epochs of the peer under fence.
     pub fences: Vec<Fence>,
     /// Control frames that wait.
     pub control: ControlQueue,
+    /// Keys that are named again.
+    pub reminders: Reminders,
     /// What ends epochs, to be posted in this order.
     pub closing: VecDeque<Closing>,
     /// Windows.
@@ -282,6 +288,7 @@ impl Lane {
             peer_grants: Box::default(),
             fences: Vec::with_capacity(fences),
             control: ControlQueue::new(requests, lookups, answers),
+            reminders: Reminders::new(),
             closing: VecDeque::with_capacity(2 * fences),
             free_windows: (0..windows.len() as u32).rev().collect(),
             windows,

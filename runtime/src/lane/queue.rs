@@ -72,13 +72,8 @@ pub enum Request {
     Revoke(Epoch),
     /// A sign of life.
     KeepAlive,
-    /// Name keys again whose holder has not acknowledged their end, from these on.
-    Remind {
-        /// The epoch.
-        epoch: Epoch,
-        /// The grant's slot.
-        grant: u32,
-    },
+    /// Name keys again whose holder has not acknowledged their end.
+    Remind,
 }
 
 /// A frame that answers or gives back.
@@ -133,6 +128,8 @@ pub struct ControlQueue {
     most_lookups: usize,
     /// Whether a sign of life is among them: a second one says nothing more.
     keeps_alive: bool,
+    /// Whether a reminder is.
+    reminds: bool,
     answers: VecDeque<Answer>,
 }
 
@@ -140,10 +137,12 @@ impl ControlQueue {
     /// Room for `requests` beside `lookups` look-ups, and for `answers`; the runtime's limits bound the requests.
     pub fn new(requests: usize, lookups: usize, answers: usize) -> Self {
         Self {
-            requests: VecDeque::with_capacity(requests + lookups),
+            // One more for the reminder.
+            requests: VecDeque::with_capacity(requests + lookups + 1),
             lookups: 0,
             most_lookups: lookups,
             keeps_alive: false,
+            reminds: false,
             answers: VecDeque::with_capacity(answers),
         }
     }
@@ -157,6 +156,7 @@ impl ControlQueue {
     pub fn ask(&mut self, request: Request) {
         match request {
             Request::KeepAlive if core::mem::replace(&mut self.keeps_alive, true) => return,
+            Request::Remind if core::mem::replace(&mut self.reminds, true) => return,
             Request::Lookup { .. } => self.lookups += 1,
             _ => {}
         }
@@ -186,6 +186,7 @@ impl ControlQueue {
         );
         match request {
             Request::KeepAlive => self.keeps_alive = true,
+            Request::Remind => self.reminds = true,
             Request::Lookup { .. } => self.lookups += 1,
             _ => {}
         }
@@ -207,6 +208,7 @@ impl ControlQueue {
         let request = self.requests.pop_front()?;
         match request {
             Request::KeepAlive => self.keeps_alive = false,
+            Request::Remind => self.reminds = false,
             Request::Lookup { .. } => self.lookups -= 1,
             _ => {}
         }
@@ -233,6 +235,7 @@ impl ControlQueue {
         self.requests.clear();
         self.lookups = 0;
         self.keeps_alive = false;
+        self.reminds = false;
         self.answers.clear();
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::lane::Lane;
-use crate::lane::credits::Senders;
+use crate::lane::remote::Senders;
 
 /// The contexts of one lcore that wait on one lane.
 #[derive(Debug)]

@@ -27,6 +27,7 @@ const UNLINKED: Link = Link {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Lists {
     heads: Box<[u32]>,
+    lens: Box<[u32]>,
     links: Box<[Link]>,
 }
 
@@ -34,6 +35,7 @@ impl Lists {
     pub(super) fn new(lists: usize, keys: usize) -> Self {
         Self {
             heads: vec![NIL; lists].into_boxed_slice(),
+            lens: vec![0; lists].into_boxed_slice(),
             links: vec![UNLINKED; keys].into_boxed_slice(),
         }
     }
@@ -60,6 +62,11 @@ impl Lists {
         self.heads[list.0 as usize] == NIL
     }
 
+    /// How many keys it holds.
+    pub(super) fn len(&self, list: ListId) -> u32 {
+        self.lens[list.0 as usize]
+    }
+
     pub(super) fn iter(&self, list: ListId) -> impl Iterator<Item = KeyIx> + '_ {
         core::iter::successors(self.first(list), |&key| self.next(key))
     }
@@ -70,6 +77,7 @@ impl Lists {
             self.links[key.0 as usize].list == NIL,
             "{key:?} is in a list already"
         );
+        self.lens[list.0 as usize] += 1;
         let head = self.heads[list.0 as usize];
         let (prev, next) = if head == NIL {
             self.heads[list.0 as usize] = key.0;
@@ -91,6 +99,7 @@ impl Lists {
     pub(super) fn remove(&mut self, key: KeyIx) {
         let link = self.links[key.0 as usize];
         assert!(link.list != NIL, "{key:?} is in no list");
+        self.lens[link.list as usize] -= 1;
         let head = &mut self.heads[link.list as usize];
         if link.next == key.0 {
             *head = NIL;
@@ -130,6 +139,7 @@ mod tests {
         lists.move_to(ListId(1), KeyIx(1));
         assert_eq!(keys(&lists, 0), [2, 4]);
         assert_eq!(keys(&lists, 1), [3, 1]);
+        assert_eq!((lists.len(ListId(0)), lists.len(ListId(1))), (2, 2));
         assert_eq!(lists.list_of(KeyIx(0)), None);
         assert_eq!(lists.list_of(KeyIx(1)), Some(ListId(1)));
         lists.remove(KeyIx(2));

@@ -12,6 +12,7 @@
 //! 3. Act on each of [`Actions::orders`], then [`Actions::clear`]. Orders that take several poll steps name a strand or a
 //!    lane: keys are pulled one by one ([`Machine::next_to_revoke`], [`Machine::next_to_invalidate`],
 //!    [`Machine::next_to_dealloc`]) until there are none, so that a step does no more than its budget.
+//! 4. With each keep-alive on a lane, name the keys again that [`Machine::next_to_remind`] gives, in as many calls as [`Machine::aside`] counts.
 //!
 //! ```
 //! use keyfence::ids::LaneId;

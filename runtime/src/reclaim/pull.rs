@@ -46,6 +46,22 @@ impl Machine {
         Some(key)
     }
 
+    /// Looks at the key of the lane that has waited longest, among those that no strand carries any more, and lets it wait anew: it is given if the
+    /// holder may still know its value, and so is to be named again. As many calls as [`Machine::aside`] counts look at each.
+    pub fn next_to_remind(&mut self, lane: LaneId) -> Option<KeyIx> {
+        let aside = self.capacity.aside(lane);
+        let key = self.homes.first(aside)?;
+        self.homes.move_to(aside, key);
+        let record = self.key(key);
+        let left = matches!(record.state, KeyState::Parked | KeyState::Unproven);
+        // A revoke of its epoch that is still under way names it anyway.
+        let fenced = record.epoch.is_none_or(|epoch| {
+            let state = self.strand_state(epoch, lane);
+            matches!(state, StrandState::Idle | StrandState::Ended)
+        });
+        (left && fenced && !self.is_acknowledged(key)).then_some(key)
+    }
+
     fn strand_in(&self, epoch: Epoch, lane: LaneId, state: StrandState) -> Option<SlotIx> {
         let slot = self.slot_of(epoch)?;
         let up = self.lane(lane).state == LaneState::Up;

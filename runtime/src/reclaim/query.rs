@@ -96,15 +96,9 @@ impl Machine {
         self.capacity
     }
 
-    /// The keys of the lane whose values the holder may still know though no strand waits for them: to be named again
-    /// with each keep-alive, under their epoch.
-    pub fn unacknowledged(&self, lane: LaneId) -> impl Iterator<Item = (KeyIx, Epoch)> + '_ {
-        self.homes
-            .iter(self.capacity.aside(lane))
-            .filter_map(|key| {
-                let epoch = self.key(key).epoch?;
-                let left = matches!(self.key(key).state, KeyState::Parked | KeyState::Unproven);
-                (left && !self.is_acknowledged(key)).then_some((key, epoch))
-            })
+    /// Keys of the lane that are given up, parked, or being deallocated: among them are those for [`Machine::next_to_remind`].
+    #[must_use]
+    pub fn aside(&self, lane: LaneId) -> u32 {
+        self.homes.len(self.capacity.aside(lane))
     }
 }

@@ -25,6 +25,8 @@ pub struct Board {
     victim_to: [AtomicU64; 2],
     pub victim_ready: AtomicBool,
     pub victim_dies: AtomicBool,
+    /// Whether the client can be looked up.
+    pub caller_opened: AtomicBool,
     /// What is to be done once, where nothing may be.
     pub plant_yield: AtomicBool,
     pub plant_vec: AtomicBool,
@@ -42,6 +44,7 @@ pub static BOARD: Board = Board {
     victim_to: [AtomicU64::new(0), AtomicU64::new(0)],
     victim_ready: AtomicBool::new(false),
     victim_dies: AtomicBool::new(false),
+    caller_opened: AtomicBool::new(false),
     plant_yield: AtomicBool::new(false),
     plant_vec: AtomicBool::new(false),
 };
@@ -135,14 +138,17 @@ pub struct Owner {
     asked: bool,
     holder: Option<RemoteContext>,
     lasting: Option<GrantId>,
+    asked_for_caller: bool,
+    caller: Option<RemoteContext>,
+    lent: Option<GrantId>,
     buf: Option<Buf>,
     fresh: [Option<GrantId>; DEPTH as usize],
     open: usize,
 }
 
 impl Owner {
-    fn open_one(&mut self, cx: &mut Context<'_>) -> Option<GrantId> {
-        let (buf, holder) = (self.buf.as_ref()?, self.holder?);
+    fn open_one(&mut self, cx: &mut Context<'_>, holder: Option<RemoteContext>) -> Option<GrantId> {
+        let (buf, holder) = (self.buf.as_ref()?, holder?);
         cx.grant(buf, 0..4096, Rights::ALL, holder, Lease::None)
             .ok()
     }
@@ -157,7 +163,13 @@ impl Service for Owner {
             self.buf = cx.alloc(4096).ok();
         }
         if self.lasting.is_none() {
-            self.lasting = self.open_one(cx);
+            self.lasting = self.open_one(cx, self.holder);
+        }
+        if !self.asked_for_caller && BOARD.caller_opened.load(Relaxed) {
+            self.asked_for_caller = cx.lookup(PeerId(0), "caller", 1).is_ok();
+        }
+        if self.lent.is_none() {
+            self.lent = self.open_one(cx, self.caller);
         }
         for at in 0..self.fresh.len() {
             if let Some(grant) = self.fresh[at].take() {
@@ -166,7 +178,7 @@ impl Service for Owner {
                 }
             } else if self.open < self.fresh.len()
                 && BOARD.granted.load(Relaxed) < BOARD.revokes_wanted.load(Relaxed)
-                && let Some(grant) = self.open_one(cx)
+                && let Some(grant) = self.open_one(cx, self.holder)
             {
                 self.fresh[at] = Some(grant);
                 self.open += 1;
@@ -178,7 +190,10 @@ impl Service for Owner {
 
     fn on_event(&mut self, _cx: &mut Context<'_>, event: Event) {
         match event {
-            Event::Resolved { context, .. } => self.holder = context,
+            Event::Resolved { token: 0, context } => self.holder = context,
+            Event::Resolved { context, .. } => self.caller = context,
+            // The client that it was lent to has ended.
+            Event::Zapped(grant) if self.lent == Some(grant) => {}
             Event::Zapped(_) => {
                 self.open -= 1;
                 add(&BOARD.zapped);
@@ -189,7 +204,7 @@ impl Service for Owner {
     }
 }
 
-/// Has a grant out, and closes with operations in flight. It has no bytes, so that its own end frees none.
+/// Has a grant out, and closes with operations in flight. It has no bytes, so that its destructor, which is the application's, frees none.
 pub struct Victim;
 
 impl Victim {

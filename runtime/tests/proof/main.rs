@@ -1,6 +1,7 @@
 //! The data path allocates nothing and makes no system call. The proof: a process that can do neither any more does a million operations of each
-//! kind, a thousand revokes and a reclaim. Its twins, with one `yield` and one `Vec` planted in a service, die of it.
+//! kind, a thousand revokes, a hundred thousand things by way of a client, and the reclaims of a service and of a client. Its twins, with one `yield` and one `Vec` planted in a service, die of it.
 
+mod caller;
 mod load;
 #[path = "../pair/mod.rs"]
 mod pair;
@@ -10,6 +11,7 @@ mod sealed;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
+use caller::Caller;
 use keyfence::ids::LcoreId;
 use keyfence::pmd::soft::SoftDevice;
 use keyfence_mempool::sync::Ordering::Relaxed;
@@ -18,6 +20,7 @@ use pair::Pair;
 
 const OPS: u64 = 1_000_000;
 const REVOKES: u64 = 1_000;
+const CALLS: u64 = 100_000;
 
 /// Says to a re-executed test that it is the child, and what is planted in it.
 const CHILD: &str = "KEYFENCE_PROOF";
@@ -26,6 +29,7 @@ const CHILD: &str = "KEYFENCE_PROOF";
 const STUCK_REVOKING: i32 = 10;
 const STUCK_RECLAIMING: i32 = 11;
 const FAILED: i32 = 12;
+const STUCK_CALLING: i32 = 13;
 
 /// Runs the test `name` again in a process of its own, as the child; or, being that, never returns.
 fn child(name: &str, plant: &str) -> ExitStatus {
@@ -46,13 +50,14 @@ fn run(plant: &str) -> ! {
     open(&mut pair.left, "holder", Box::<Holder>::default());
     // Warm: everything once, so that what grows to its size has it.
     work(&mut pair, 2_000, 100);
+    let mut caller = warm_caller(&mut pair);
     for dead in 0..2 {
         BOARD.victim_ready.store(false, Relaxed);
         open(&mut pair.left, "victim", Box::new(Victim));
         pair.until(|_| BOARD.victim_ready.load(Relaxed));
         pair.steps(2_000);
         if dead == 0 {
-            kill_victim(&mut pair, 1);
+            kill_victim(&mut pair, 2);
             pair.steps(2_000);
         }
     }
@@ -60,8 +65,17 @@ fn run(plant: &str) -> ! {
     BOARD.plant_vec.store(plant == "vec", Relaxed);
     sealed::seal();
     work(&mut pair, OPS, REVOKES);
-    kill_victim(&mut pair, 2);
-    if BOARD.failed.load(Relaxed) > 0 {
+    kill_victim(&mut pair, 3);
+    call(&mut pair, &mut caller, CALLS);
+    let failed = BOARD.failed.load(Relaxed) + caller.failed;
+    if caller.close().is_err() {
+        sealed::exit(FAILED);
+    }
+    step_until(&mut pair, 1_000_000, STUCK_RECLAIMING, |pair| {
+        caller.forget();
+        pair.left.stat("contexts_reclaimed") == 4 && caller.is_closed()
+    });
+    if failed > 0 {
         sealed::exit(FAILED);
     }
     sealed::exit(0)
@@ -83,6 +97,30 @@ fn work(pair: &mut Pair<SoftDevice>, ops: u64, revokes: u64) {
     BOARD.revokes_wanted.store(revokes, Relaxed);
     step_until(pair, 10_000 * revokes, STUCK_REVOKING, |_| {
         BOARD.zapped.load(Relaxed) == revokes
+    });
+}
+
+/// A client that has done everything, behind one that has ended.
+fn warm_caller(pair: &mut Pair<SoftDevice>) -> Caller {
+    let mut first = Caller::new(&mut pair.left, "caller");
+    pair.steps(50);
+    BOARD.caller_opened.store(true, Relaxed);
+    pair.until(|_| {
+        first.step();
+        first.is_ready()
+    });
+    call(pair, &mut first, 2_000);
+    let mut second = Caller::new(&mut pair.left, "second");
+    second.close().unwrap();
+    pair.until(|pair| pair.left.stat("contexts_reclaimed") == 1);
+    first
+}
+
+fn call(pair: &mut Pair<SoftDevice>, caller: &mut Caller, calls: u64) {
+    let wanted = caller.done + calls;
+    step_until(pair, 1_000 * calls, STUCK_CALLING, |_| {
+        caller.step();
+        caller.done >= wanted
     });
 }
 
