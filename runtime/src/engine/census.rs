@@ -2,7 +2,7 @@
 
 use crate::engine::lcore::Lcore;
 use crate::engine::state::Core;
-use crate::ids::{ContextId, GrantId, RemoteContext};
+use crate::ids::{ContextId, GrantId, LaneId, RemoteContext};
 use crate::reclaim::{KeyIx, KeyState};
 
 /// A grant that is not dead.
@@ -14,6 +14,8 @@ pub struct GrantRecord {
     pub owner: ContextId,
     /// To whom.
     pub holder: RemoteContext,
+    /// The lane that its key is, or was, bound on, by its place in the lcore's table.
+    pub lane: LaneId,
     /// Bytes that it opens, or opened.
     pub bytes: u64,
     /// Since it was made, in nanoseconds.
@@ -28,6 +30,7 @@ impl Core {
             grant: id,
             owner: self.contexts.id(grant.context),
             holder: grant.holder,
+            lane: grant.lane,
             bytes: grant.len,
             age_ns: self.now_ns.saturating_sub(grant.made_ns),
             state: self.machine.key_state(KeyIx(id.slot)),

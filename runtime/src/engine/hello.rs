@@ -180,8 +180,7 @@ impl<D: Device> ControlSide<D> {
                 messages: hello.messages_per_context,
                 frame_bytes: hello.frame_bytes,
             },
-            peer_contexts: vec![RemoteSlot::default(); table(hello.contexts)]
-                .into_boxed_slice(),
+            peer_contexts: vec![RemoteSlot::default(); table(hello.contexts)].into_boxed_slice(),
             peer_grants: vec![PeerGrant::Unknown; table(hello.grants)].into_boxed_slice(),
         };
         // All lanes of a session that stands are proven. One that is asked for beyond them, by whomever, would end it when it breaks.

@@ -56,7 +56,7 @@ pub use memory::MemoryError;
 pub use run::{RunError, Running};
 pub use stats::{SharedStats, Stats};
 pub use submit::{Local, MAX_COPIED_MESSAGE_BYTES};
-pub use usage::Usage;
+pub use usage::{LaneUsage, Usage};
 
 use crate::client::{Client, ClientConfig};
 use crate::engine::command::{Command, OpenContext};

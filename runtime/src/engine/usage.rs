@@ -2,6 +2,7 @@
 
 use crate::engine::lcore::Lcore;
 use crate::engine::zero::Zeroing;
+use crate::ids::LaneId;
 use crate::reclaim::Counts;
 
 /// Everything of one lcore that is counted, now. At rest all of it is of live contexts, parked or in quarantine.
@@ -27,23 +28,44 @@ pub struct Usage {
     pub zeroing_bytes: u64,
 }
 
+/// The windows of one lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneUsage {
+    /// Its place in the lcore's table.
+    pub lane: LaneId,
+    /// Windows that are not free.
+    pub windows: u32,
+    /// Those of them that were given to be deallocated. Each of the others has a key that is not dead.
+    pub deallocated: u32,
+}
+
 impl<P> Lcore<P> {
     /// What is in use. Walks a table of lanes; called by the lcore's thread, between steps.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let core = &self.core;
-        let lanes = || core.lanes.iter().flatten();
-        let taken = |lane: &crate::lane::Lane| lane.windows.len() - lane.free_windows.len();
         Usage {
             contexts: core.contexts.in_use() as u32,
             grants: core.grants.in_use(),
             imports: core.imports.in_use(),
             ops: core.ops_in_flight.used(),
             op_bytes: core.bytes_in_flight.used(),
-            lanes: lanes().count() as u32,
-            windows: lanes().map(|lane| taken(lane) as u32).sum(),
+            lanes: self.lane_usage().count() as u32,
+            windows: self.lane_usage().map(|lane| lane.windows).sum(),
             keys: core.machine.counts(),
             zeroing_bytes: core.zeroing.as_ref().map_or(0, Zeroing::left_bytes),
         }
+    }
+
+    /// What is in use of each lane, by its place in the table. Called as [`Lcore::usage`] is.
+    pub fn lane_usage(&self) -> impl Iterator<Item = LaneUsage> + '_ {
+        self.core.lane_ids().map(|id| {
+            let lane = self.core.lane(id);
+            LaneUsage {
+                lane: id,
+                windows: (lane.windows.len() - lane.free_windows.len()) as u32,
+                deallocated: lane.windows.iter().filter(|it| it.deallocated).count() as u32,
+            }
+        })
     }
 }
