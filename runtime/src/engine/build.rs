@@ -17,7 +17,7 @@ use crate::engine::lcore::Lcore;
 use crate::engine::lookup::{LOOKUPS, Lookups};
 use crate::engine::memory::{EngineMemory, MemoryError};
 use crate::engine::peers::{Peer, Peers};
-use crate::engine::state::{Atomics, Core, LcoreMemory, PeerView};
+use crate::engine::state::{Core, LcoreCaps, LcoreMemory, PeerView};
 use crate::engine::stats::{SharedStats, Stats};
 use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
@@ -277,7 +277,7 @@ impl EngineBuilder {
             let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
-            core.atomics = Atomics::of(device.caps());
+            core.caps = LcoreCaps::of(device.caps());
             bells.push(core.clients.bells());
             cores.push(Some(Lcore {
                 path,
@@ -418,7 +418,8 @@ impl EngineBuilder {
             timeouts: self.timeouts.clone(),
             frame_bytes: self.memory.receive_buffer_bytes as usize,
             longest_frame_bytes: self.limits.lane_bytes_in_flight,
-            atomics: Atomics::default(),
+            caps: LcoreCaps::default(),
+            lane_drain_ns: limits.lane_drain_ns(),
             zeroing: self
                 .memory
                 .zero_on_release

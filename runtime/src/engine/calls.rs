@@ -1,4 +1,4 @@
-//! Control calls that end something. One that is late is made again, later each time: its return is the late proof.
+//! Control calls that end something or replace it. One that is late is made again, later each time: its return is the late proof.
 
 use keyfence_pmd::{ControlError, Device, QpId, WindowId};
 
@@ -22,6 +22,13 @@ enum Call {
     },
     /// Of a lane that is gone.
     Window(WindowId),
+    /// For a lane that lost one.
+    Replace {
+        lcore: LcoreId,
+        lane: LaneId,
+        qp: QpId,
+        place: u32,
+    },
     Error {
         lcore: LcoreId,
         lane: LaneId,
@@ -63,6 +70,17 @@ impl<D: Device> ControlSide<D> {
         }
     }
 
+    /// Allocates a window for a lane in the place of a deallocated one, sooner or later, unless the lane ends first.
+    pub fn replace_window(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId, place: u32) {
+        let call = Call::Replace {
+            lcore,
+            lane,
+            qp,
+            place,
+        };
+        self.call(call, Backoff::default());
+    }
+
     /// Ends a drained lane: its windows that no key has, then its queue pair.
     pub fn end_lane(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId) {
         self.call(Call::EndLane { lcore, lane, qp }, Backoff::default());
@@ -91,6 +109,12 @@ impl<D: Device> ControlSide<D> {
                 self.device.error_qp(qp),
                 Ok(()) | Err(ControlError::NoSuchQp(_))
             ),
+            Call::Replace {
+                lcore,
+                lane,
+                qp,
+                place,
+            } => self.replaced(lcore, lane, qp, place),
         };
         if done {
             self.call_done(call);
@@ -119,8 +143,29 @@ impl<D: Device> ControlSide<D> {
                 self.send(lcore, Command::QpDestroyed(lane));
             }
             Call::Error { lcore, lane, .. } => self.send(lcore, Command::QpInError(lane)),
-            Call::Window(_) => {}
+            Call::Window(_) | Call::Replace { .. } => {}
         }
+    }
+
+    /// Whether the lane has its new window, or needs none any more.
+    fn replaced(&mut self, lcore: LcoreId, lane: LaneId, qp: QpId, place: u32) -> bool {
+        let known = self.peers.lane_mut(lcore, lane);
+        let Some(record) = known.filter(|record| record.qp == qp) else {
+            return true;
+        };
+        let window = match self.device.alloc_window(qp) {
+            Ok(window) => window,
+            Err(error) => return matches!(error, ControlError::NoSuchQp(_)),
+        };
+        record.windows.push(window.id);
+        let new = Command::WindowReplaced {
+            lane,
+            qp,
+            place,
+            window,
+        };
+        self.send(lcore, new);
+        true
     }
 
     fn dealloc_spare_windows(&mut self, lcore: LcoreId, lane: LaneId) {

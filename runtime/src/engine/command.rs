@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc::Producer;
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
-use keyfence_pmd::{QpId, WindowId};
+use keyfence_pmd::{QpId, Window, WindowId};
 
 use crate::client::ClientSide;
 use crate::engine::census::GrantRecord;
@@ -63,6 +63,17 @@ pub(super) enum Command {
         grant: GrantId,
         /// Whether it was.
         done: bool,
+    },
+    /// A window was allocated for [`ToControl::ReplaceWindow`].
+    WindowReplaced {
+        /// The lane. By now its slot may be another's.
+        lane: LaneId,
+        /// The lane's queue pair.
+        qp: QpId,
+        /// Which of its windows is replaced.
+        place: u32,
+        /// The new one.
+        window: Window,
     },
     /// The lane's queue pair is destroyed.
     QpDestroyed(LaneId),
@@ -148,6 +159,15 @@ pub(super) enum ToControl {
         grant: GrantId,
         /// The window.
         window: WindowId,
+    },
+    /// Allocate a window for a lane in the place of one that was deallocated.
+    ReplaceWindow {
+        /// The lane.
+        lane: LaneId,
+        /// Its queue pair.
+        qp: QpId,
+        /// Which of its windows.
+        place: u32,
     },
     /// The lane is drained and given up: end its windows, destroy its queue pair.
     EndLane {

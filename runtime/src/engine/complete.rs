@@ -61,8 +61,15 @@ impl Core {
     }
 
     fn posted_done(&mut self, lane: LaneId, low: u64) {
+        let (first, before) = self.lane(lane).unproven();
         while let Some((sequence, flight)) = self.lane_mut(lane).inflight.take_proven(low) {
             self.proven(lane, sequence, flight);
+        }
+        let (now_ns, window_ns) = (self.now_ns, self.lane_drain_ns);
+        let entry = self.lane_mut(lane);
+        let (next, left) = entry.unproven();
+        if next != first {
+            entry.backlog.moved(now_ns, before - left, window_ns);
         }
     }
 

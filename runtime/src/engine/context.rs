@@ -7,7 +7,7 @@ use keyfence_pmd::Rights;
 
 use crate::context::state::OwnedBuf;
 use crate::engine::lookup::LookupError;
-use crate::engine::state::{Atomics, Core};
+use crate::engine::state::{Core, LcoreCaps};
 use crate::error::{AllocError, FlushError, GrantError, RevokeError};
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
@@ -238,7 +238,7 @@ impl Context<'_> {
         if !core.contexts.get(self.slot).is_live() {
             return Err(GrantError::ContextClosed);
         }
-        check_opening(buf, &range, rights, core.atomics)?;
+        check_opening(buf, &range, rights, core.caps)?;
         let pool = core
             .owned_pool(self.slot, buf)
             .ok_or(GrantError::ForeignBuffer)?;
@@ -349,7 +349,7 @@ fn check_opening(
     buf: &Buf,
     range: &Range<usize>,
     rights: Rights,
-    atomics: Atomics,
+    caps: LcoreCaps,
 ) -> Result<(), GrantError> {
     if range.start >= range.end || range.end > buf.capacity() {
         return Err(GrantError::BadRange {
@@ -361,7 +361,7 @@ fn check_opening(
     if rights == Rights::NONE {
         return Err(GrantError::NoRights);
     }
-    if rights.atomic && !atomics.granted {
+    if rights.atomic && !caps.granted_atomics {
         return Err(GrantError::NoAtomics);
     }
     Ok(())

@@ -196,6 +196,9 @@ impl<D: Device> ControlSide<D> {
                 }
                 self.dealloc(lcore, grant, window);
             }
+            ToControl::ReplaceWindow { lane, qp, place } => {
+                self.replace_window(lcore, lane, qp, place)
+            }
             ToControl::EndLane { lane, qp } => self.end_lane(lcore, lane, qp),
             ToControl::LaneGone { lane, entry } => {
                 self.peers.forget_lane(lcore, lane);

@@ -156,6 +156,12 @@ impl<P: DataPath> Lcore<P> {
             Command::SessionUp(peer) => core.session_up(peer),
             Command::QpInError(lane) => core.qp_in_error(lane),
             Command::Deallocated { grant, done } => core.deallocated(grant, done),
+            Command::WindowReplaced {
+                lane,
+                qp,
+                place,
+                window,
+            } => core.window_replaced(lane, qp, place, window),
             Command::QpDestroyed(lane) => core.qp_destroyed(lane),
             Command::FlushFor { origin, ticket } => core.flush_for(origin, ticket),
             Command::FlushPart {

@@ -78,7 +78,11 @@ impl Core {
 
     /// Stages a request. The caller has seen that there is room.
     pub(super) fn stage(&mut self, lane: LaneId, flight: Flight, op: WorkOp, sges: SgeList) -> u64 {
+        let now_ns = self.now_ns;
         let entry = self.lane_mut(lane);
+        if entry.inflight.len() == 0 {
+            entry.backlog.begin(now_ns);
+        }
         let sequence = entry.inflight.push(flight);
         let request = WorkRequest::new(work_id(lane, sequence), op, sges).signaled(false);
         entry.staged.push(request);

@@ -1,6 +1,6 @@
 //! Drives the reclaim machine: what has happened goes in, what it orders is done (REQUIREMENTS section 4, steps 2 to 6).
 
-use keyfence_pmd::{Remote, Rkey, SgeList, WorkOp};
+use keyfence_pmd::{QpId, Remote, Rkey, SgeList, Window, WorkOp};
 
 use crate::engine::command::ToControl;
 use crate::engine::state::Core;
@@ -131,13 +131,40 @@ impl Core {
             .quota
             .grants
             .give(1);
-        if let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut()
-            && !lane.windows[grant.window as usize].deallocated
-        {
-            let window = &mut lane.windows[grant.window as usize];
-            window.next_tag = window.next_tag.wrapping_add(1);
+        let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut() else {
+            return;
+        };
+        let window = &mut lane.windows[grant.window as usize];
+        window.next_tag = window.next_tag.wrapping_add(1);
+        if window.deallocated {
+            lane.spent_windows.push(grant.window);
+            self.replace_windows(grant.lane);
+        } else {
             window.stale = late.then_some(grant.rkey);
             lane.free_windows.push(grant.window);
+        }
+    }
+
+    /// Has new windows made for those that a sound lane has lost to deallocations.
+    fn replace_windows(&mut self, lane: LaneId) {
+        let entry = self.lane_mut(lane);
+        if !entry.is_sound() {
+            return;
+        }
+        let qp = entry.qp;
+        while let Some(place) = self.lane_mut(lane).take_spent_window() {
+            self.outbox
+                .push(ToControl::ReplaceWindow { lane, qp, place });
+        }
+    }
+
+    /// A new window was made for a lane, which may have broken or gone meanwhile: then the control side ends it with the queue pair.
+    pub(super) fn window_replaced(&mut self, lane: LaneId, qp: QpId, place: u32, window: Window) {
+        if let Some(entry) = self.lanes[lane.0 as usize].as_deref_mut()
+            && entry.qp == qp
+            && entry.is_sound()
+        {
+            entry.replace_window(place, window);
         }
     }
 
@@ -201,8 +228,48 @@ impl Core {
         any
     }
 
+    /// Section 4, step 3: the choice between invalidation and deallocation, before anything is posted. A key behind a backlog that won't clear in time is
+    /// deallocated off the lcore: waiting for its invalidation would cost the lane, and with it a session that has done nothing wrong but wait.
+    fn refuse_chains(&mut self, lane: LaneId) {
+        if !self.caps.dealloc_fences {
+            return;
+        }
+        let mut at = 0;
+        while let Some(closing) = self.lane(lane).closing.get(at).copied() {
+            match closing {
+                Closing::Chain(epoch) if self.backlog_outlasts(lane, epoch) => {
+                    self.lane_mut(lane).closing.remove(at);
+                    self.stats.chains_refused += 1;
+                    self.drive(reclaim::Event::ChainRefused { epoch, lane });
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Whether what is posted on the lane stands still, or does not clear by the epoch's deadline.
+    fn backlog_outlasts(&self, lane: LaneId, epoch: Epoch) -> bool {
+        let (entry, now_ns) = (self.lane(lane), self.now_ns);
+        // A full lane has drained by then if it is healthy: the cap is held against the slowest rate.
+        let window_ns = self.lane_drain_ns;
+        if entry.inflight.len() == 0 {
+            return false;
+        }
+        let left_ns = match self.timers.of_epoch(epoch) {
+            Some((Timer::Fence(_), deadline_ns)) => deadline_ns
+                .saturating_sub(now_ns)
+                .saturating_add(self.timeouts.invalidate_timeout_ns),
+            Some((_, deadline_ns)) => deadline_ns.saturating_sub(now_ns),
+            None => u64::MAX,
+        };
+        let bytes = entry.posted_bytes;
+        entry.backlog.stands(now_ns, window_ns)
+            || entry.backlog.outlasts(now_ns, bytes, left_ns, window_ns)
+    }
+
     /// Posts invalidations and closing requests, at most what is left of the step's budget (R5).
     pub(super) fn pump_closing(&mut self, lane: LaneId) {
+        self.refuse_chains(lane);
         while self.reclaim_budget_wrs > 0 && self.send_room(lane, Class::Request) > 0 {
             let Some(closing) = self.lane(lane).closing.front().copied() else {
                 return;
@@ -274,9 +341,11 @@ impl Core {
         }
         while let Some(KeyIx(key)) = self.machine.next_to_dealloc(lane) {
             let window = self.grants.at(key).window as usize;
-            let entry = &mut self.lane_mut(lane).windows[window];
-            entry.deallocated = true;
-            let window = entry.window.id;
+            let entry = self.lane_mut(lane);
+            if !core::mem::replace(&mut entry.windows[window].deallocated, true) {
+                entry.deallocated_windows += 1;
+            }
+            let window = entry.windows[window].window.id;
             let grant = self.grants.id(key);
             self.outbox.push(ToControl::Dealloc {
                 lane,

@@ -61,21 +61,24 @@ pub struct LcoreMemory {
     pub receives: LcorePool,
 }
 
-/// Which atomics the device has.
+/// What an lcore asks of its device's [`Caps`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Atomics {
-    /// Those that are posted here.
-    pub posted: bool,
-    /// Those of a peer, by the key of a grant made here.
-    pub granted: bool,
+pub struct LcoreCaps {
+    /// Atomics that are posted here.
+    pub atomics: bool,
+    /// Atomics of a peer, by the key of a grant made here.
+    pub granted_atomics: bool,
+    /// Whether a window that is deallocated on a healthy queue pair proves its key ended.
+    pub dealloc_fences: bool,
 }
 
-impl Atomics {
-    /// Those that a device says it has.
+impl LcoreCaps {
+    /// What a device says of itself.
     pub fn of(caps: &Caps) -> Self {
         Self {
-            posted: caps.atomics,
-            granted: caps.atomics && caps.window_atomics,
+            atomics: caps.atomics,
+            granted_atomics: caps.atomics && caps.window_atomics,
+            dealloc_fences: caps.dealloc_fences,
         }
     }
 }
@@ -130,7 +133,9 @@ pub struct Core {
     pub(super) frame_bytes: usize,
     /// The longest message with its header that is sent: what the device moves at once, and what a lane may have in flight.
     pub(super) longest_frame_bytes: u64,
-    pub(super) atomics: Atomics,
+    pub(super) caps: LcoreCaps,
+    /// Within which time a full lane drains if it is healthy.
+    pub(super) lane_drain_ns: u64,
     /// Buffers of reclaimed contexts that are being zeroed; `None` if that is not wanted.
     pub(super) zeroing: Option<Zeroing>,
     pub(super) memory: LcoreMemory,

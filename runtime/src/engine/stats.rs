@@ -68,6 +68,8 @@ counters! {
     requests_failed,
     /// Invalidations posted.
     invalidations_posted,
+    /// Chains of invalidations that were not posted behind a backlog that would not clear in time; their keys were deallocated.
+    chains_refused,
     /// Completions of queue pairs that no lane has any more.
     completions_dropped,
     /// Frames received.

@@ -232,7 +232,7 @@ impl Context<'_> {
             return Err(SubmitError::NotAllowed(what));
         }
         if wanted.atomic {
-            if !self.core.atomics.posted {
+            if !self.core.caps.atomics {
                 return Err(SubmitError::NoAtomics);
             }
             bytes = 8;

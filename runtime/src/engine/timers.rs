@@ -1,6 +1,7 @@
 //! The timers of one lcore: a queue for each kind. All of one kind run for the same time, so a queue is in the order of its deadlines; arming,
 //! disarming and expiry touch a timer's neighbours and nothing else, however many are armed.
 
+use crate::ids::Epoch;
 use crate::reclaim::Timer;
 
 /// No place.
@@ -101,6 +102,17 @@ impl Timers {
         queue.due_ns = first.map_or(u64::MAX, |first| first.deadline_ns);
     }
 
+    /// The timer of an epoch that is armed, and its deadline.
+    pub fn of_epoch(&self, epoch: Epoch) -> Option<(Timer, u64)> {
+        let place = self.places.get(Timer::Fence(epoch).place())?;
+        let steps = [Timer::Fence, Timer::Invalidate, Timer::Final];
+        let timer = place.timer?;
+        steps
+            .map(|step| step(epoch))
+            .contains(&timer)
+            .then_some((timer, place.deadline_ns))
+    }
+
     /// A timer whose deadline has come, disarmed; the earliest first.
     pub fn expired(&mut self, now_ns: u64) -> Option<Timer> {
         let earliest = self.queues.iter().min_by_key(|queue| queue.due_ns)?;
@@ -126,7 +138,6 @@ const fn kind(timer: Timer) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Epoch;
 
     #[test]
     fn timers_expire_in_the_order_of_their_deadlines_and_once() {
@@ -135,8 +146,14 @@ mod tests {
         timers.arm(Timer::Fence(Epoch(1)), 30);
         timers.arm(Timer::Final(Epoch(3)), 50);
         timers.arm(Timer::FlushInterval, 20);
+        assert_eq!(
+            timers.of_epoch(Epoch(3)),
+            Some((Timer::Final(Epoch(3)), 50))
+        );
+        assert_eq!(timers.of_epoch(Epoch(4)), None);
         assert_eq!(timers.expired(9), None);
         assert_eq!(timers.expired(40), Some(Timer::Fence(Epoch(2))));
+        assert_eq!(timers.of_epoch(Epoch(2)), None);
         assert_eq!(timers.expired(40), Some(Timer::FlushInterval));
         timers.disarm(Timer::Fence(Epoch(1)));
         assert_eq!(timers.expired(u64::MAX), Some(Timer::Final(Epoch(3))));

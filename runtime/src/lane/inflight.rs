@@ -75,6 +75,11 @@ impl Inflight {
         (self.next - self.first) as usize
     }
 
+    /// The number of the oldest of them; of the next one if there is none.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Notes a request that failed or was flushed, by the low bits of its number. It stays in the books until its queue pair is destroyed.
     pub fn note_failed(&mut self, low: u64) {
         if let Some(sequence) = self.posted(low) {

@@ -1,5 +1,6 @@
 //! Lanes: one queue pair between an lcore here and an lcore of a peer, shared by all contexts of both.
 
+pub mod backlog;
 pub mod credits;
 pub mod greeting;
 pub mod inflight;
@@ -7,15 +8,17 @@ pub mod queue;
 pub mod reminders;
 pub mod remote;
 pub mod senders;
+pub mod windows;
 
 use std::collections::VecDeque;
 
 use keyfence_mempool::buf::Buf;
-use keyfence_pmd::{QpId, ReceiveRequest, Rkey, Window, WorkRequest};
+use keyfence_pmd::{QpId, ReceiveRequest, Window, WorkRequest};
 
 use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
 use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
+use crate::lane::backlog::Backlog;
 use crate::lane::credits::{Class, ReceiveWindow, SendCredits};
 use crate::lane::greeting::Greeting;
 use crate::lane::inflight::Inflight;
@@ -23,7 +26,7 @@ use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
 use crate::lane::reminders::Reminders;
 use crate::lane::remote::RemoteSlot;
 use crate::lane::senders::Refused;
-use crate::random::mix;
+use crate::lane::windows::{LaneWindow, lane_windows};
 
 /// Where a lane is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +156,8 @@ pub struct Lane {
     pub staged: Vec<WorkRequest>,
     /// Bytes of operations posted and not proven executed.
     pub posted_bytes: u64,
+    /// How that goes down.
+    pub backlog: Backlog,
     /// Receives at the peer.
     pub credits: SendCredits,
     /// Receives that the peer keeps posted, as its hello said.
@@ -195,6 +200,10 @@ pub struct Lane {
     pub windows: Box<[LaneWindow]>,
     /// Windows that are not bound, and whose last key is dead.
     pub free_windows: Vec<u32>,
+    /// Windows that were deallocated while the lane is sound, and whose last key is dead: to be replaced.
+    pub spent_windows: Vec<u32>,
+    /// All that were deallocated so, and not yet replaced.
+    pub deallocated_windows: u32,
     /// Messages sent on it, modulo 2^32.
     pub messages_sent: u32,
     /// Receives to be posted, not yet taken by the device.
@@ -217,26 +226,6 @@ pub struct Lane {
     pub free: bool,
     /// Number of the last keep-alive.
     pub keepalives: u32,
-}
-
-/// A window of a lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LaneWindow {
-    /// The device's.
-    pub window: Window,
-    /// The tag of the next bind.
-    pub next_tag: u8,
-    /// Whether it was given to the control side to be deallocated.
-    pub deallocated: bool,
-    /// With a planted fault alone: the key that was not invalidated when it should have been.
-    pub stale: Option<Rkey>,
-}
-
-impl LaneWindow {
-    /// The key of the next bind.
-    pub fn key(&self) -> Rkey {
-        self.window.rkey.with_tag(self.next_tag)
-    }
 }
 
 impl Lane {
@@ -271,6 +260,7 @@ impl Lane {
             inflight: Inflight::new(send_depth),
             staged: Vec::with_capacity(send_depth),
             posted_bytes: 0,
+            backlog: Backlog::default(),
             credits: SendCredits::new(0),
             peer_receive_depth: 0,
             peer_messages: 0,
@@ -291,6 +281,8 @@ impl Lane {
             reminders: Reminders::new(),
             closing: VecDeque::with_capacity(2 * fences),
             free_windows: (0..windows.len() as u32).rev().collect(),
+            spent_windows: Vec::with_capacity(windows.len()),
+            deallocated_windows: 0,
             windows,
             messages_sent: 0,
             staged_receives: Vec::with_capacity(receive_depth),
@@ -304,6 +296,11 @@ impl Lane {
             free: false,
             keepalives: 0,
         }
+    }
+
+    /// From which request on nothing is proven executed, and the bytes of the operations there.
+    pub fn unproven(&self) -> (u64, u64) {
+        (self.inflight.first(), self.posted_bytes)
     }
 
     /// Whether operations may be posted on it.
@@ -405,32 +402,24 @@ impl Lane {
     }
 }
 
-/// The windows with a first tag each that nobody can guess from the last session's (R8: tags start at random).
-fn lane_windows(windows: Vec<Window>, tag_seed: u64) -> Box<[LaneWindow]> {
-    windows
-        .into_iter()
-        .zip(0_u64..)
-        .map(|(window, index)| LaneWindow {
-            window,
-            next_tag: mix(tag_seed ^ index) as u8,
-            deallocated: false,
-            stale: None,
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use keyfence_pmd::{Rkey, WindowId};
+
     use super::*;
 
-    fn lane() -> Lane {
+    pub(super) fn lane() -> Lane {
+        let window = |id| Window {
+            id: WindowId(id),
+            rkey: Rkey(id << 8),
+        };
         let setup = LaneSetup {
             qp: QpId(0),
             peer: PeerId(0),
             session: SessionId(0),
             number: 0,
             peer_lcore: LcoreId(0),
-            windows: Vec::new(),
+            windows: (0..2).map(window).collect(),
             sizes: LaneSizes {
                 send_depth: 8,
                 receive_depth: 8,

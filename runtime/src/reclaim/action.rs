@@ -27,7 +27,7 @@ pub enum Action {
         lane: LaneId,
     },
     /// There are keys to invalidate: pull them with [`super::Machine::next_to_invalidate`], at most `reclaim_budget` a step,
-    /// or answer [`super::Event::ChainRefused`] before the first pull.
+    /// or answer [`super::Event::ChainRefused`] for those that are not pulled yet.
     Invalidate {
         /// The epoch.
         epoch: Epoch,

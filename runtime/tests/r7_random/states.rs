@@ -26,7 +26,7 @@ pub struct Keys {
 impl Keys {
     /// Looks at every key of an engine. `dice` picks the ones that the device is asked about one by one.
     pub fn judge(&mut self, side: &Side<Judged>, ledger: &Ledger, books: &Books, dice: &mut Dice) {
-        let mut open = 0;
+        let (mut open, mut all) = (0, Vec::new());
         for lcore in &side.lcores {
             self.follow(lcore.id(), lcore.trace());
             let census: Vec<_> = lcore.census().collect();
@@ -36,9 +36,11 @@ impl Keys {
             assert_eq!(without_dead(usage.keys), counts(&census));
             judge_windows(lcore.lane_usage(), &census);
             open += census.iter().filter(|key| !key.state.is_proven()).count();
-            if let Some(key) = pick(&census, dice) {
-                judge_one(&key, &census, ledger, books);
-            }
+            all.extend(census);
+        }
+        // Of all lcores together: a buffer that a proven key opened may be another lcore's by now.
+        if let Some(key) = pick(&all, dice) {
+            judge_one(&key, &all, ledger, books);
         }
         // Binds that were posted and not confirmed among them.
         let honoured = ledger.all_live_keys();
@@ -126,7 +128,7 @@ fn judge_one(key: &GrantRecord, census: &[GrantRecord], ledger: &Ledger, books: 
         return;
     };
     let overlaps = |other: &&GrantRecord| {
-        let other = books.made(lcore, other.grant);
+        let other = books.made(other.owner.lcore, other.grant);
         other.is_some_and(|other| other.start < range.end && range.start < other.end)
     };
     let open = census.iter().filter(|other| !other.state.is_proven());
