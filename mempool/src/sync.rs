@@ -10,7 +10,7 @@
 pub use core::hint::spin_loop;
 #[cfg(not(loom))]
 pub use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 #[cfg(not(loom))]
 pub use std::sync::Arc;
@@ -21,7 +21,7 @@ pub use loom::hint::spin_loop;
 pub use loom::sync::Arc;
 #[cfg(loom)]
 pub use loom::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// Atomics for bytes inside an arena or a segment. Only `dma.rs` and `ring/mapped.rs` have a use for them.

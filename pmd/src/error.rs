@@ -87,6 +87,17 @@ pub enum ControlError {
         /// How long was waited.
         waited_ns: u64,
     },
+    /// The memory must be locked, and this process may not lock so much.
+    #[error(
+        "the region needs {needed_bytes} bytes of locked memory, the limit is {limit_bytes} (RLIMIT_MEMLOCK); raise it (`ulimit -l unlimited`, \
+         LimitMEMLOCK=infinity in a unit, /etc/security/limits.conf) or give the process CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// The limit of the process, over all its locked memory.
+        limit_bytes: u64,
+        /// What this region needs.
+        needed_bytes: u64,
+    },
     /// The device cannot do this at all.
     #[error("{device} has no {what}")]
     Unsupported {
@@ -119,5 +130,13 @@ pub enum OpenPathError {
         lcore: LcoreId,
         /// How many the device allows.
         limit: u16,
+    },
+    /// The operating system or a library refused.
+    #[error("{call} failed: {source_text}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        source_text: String,
     },
 }

@@ -8,7 +8,11 @@ pub mod conformance;
 mod device;
 mod error;
 mod ids;
+#[cfg_attr(loom, allow(dead_code))]
+mod quiesce;
 pub mod soft;
+#[cfg(all(feature = "verbs", not(loom)))]
+pub mod verbs;
 mod work;
 pub mod wrap;
 

@@ -8,7 +8,7 @@ use keyfence_mempool::sync::Arc;
 use super::setup::{ARENA_BYTES, Setup};
 use super::{Failure, Outcome, ensure};
 use crate::completion::{Completion, CompletionKind, WcStatus};
-use crate::device::{Access, Caps, DataPath, Device, Region, Window};
+use crate::device::{Access, Caps, ControlEvent, DataPath, Device, Region, Window};
 use crate::ids::{LcoreId, PdId, QpId, Rkey, WorkId};
 use crate::work::{ReceiveRequest, Remote, Rights, SgeList, WorkOp, WorkRequest};
 
@@ -46,6 +46,8 @@ pub(super) struct Side<D: Device> {
     pub region: Region,
     /// Polled, and not asked for yet.
     seen: VecDeque<Completion>,
+    /// The same of control events.
+    pub events: VecDeque<ControlEvent>,
 }
 
 /// Both sides.
@@ -109,6 +111,7 @@ impl<D: Device> Side<D> {
             pd,
             region,
             seen: VecDeque::new(),
+            events: VecDeque::new(),
         })
     }
 
@@ -160,6 +163,16 @@ impl<D: Device> Bench<D> {
         self.pause();
     }
 
+    /// Takes both sides' events: a device may need these polls on both sides to bring a connection about.
+    pub fn take_events(&mut self) {
+        for end in [End::A, End::B] {
+            let side = self.side(end);
+            while let Some(event) = side.device.poll_event() {
+                side.events.push_back(event);
+            }
+        }
+    }
+
     /// Gives a device with a clock of its own the time that it needs after a poll.
     pub fn pause(&self) {
         (self.pause)();
@@ -192,6 +205,7 @@ impl<D: Device> Bench<D> {
             if rest.is_empty() {
                 return Ok(());
             }
+            self.take_events();
             self.step();
         }
         Err(Failure(format!(

@@ -69,7 +69,8 @@ impl<D: Device> Bench<D> {
 
     pub fn event(&mut self, end: End) -> Result<ControlEvent, Failure> {
         for _ in 0..self.poll_limit {
-            if let Some(event) = self.side(end).device.poll_event() {
+            self.take_events();
+            if let Some(event) = self.side(end).events.pop_front() {
                 return Ok(event);
             }
             self.step();

@@ -12,10 +12,10 @@ use super::device::Shared;
 use super::endpoint::Endpoint;
 use super::link::End;
 use super::memory::Memory;
-use super::quiesce::PathClock;
 use crate::completion::Completion;
 use crate::device::DataPath;
 use crate::ids::QpId;
+use crate::quiesce::PathClock;
 use crate::work::{ReceiveRequest, WorkRequest};
 
 /// Slots of one stream that one visit to a queue pair takes at most.

@@ -10,10 +10,10 @@ use super::config::SoftConfig;
 use super::datapath::SoftPath;
 use super::fabric::Fabric;
 use super::keys::KeyTable;
-use super::quiesce::{PathClock, wait_for};
 use crate::device::{Caps, ControlEvent, Device};
 use crate::error::{ControlError, OpenPathError};
 use crate::ids::{LcoreId, QpId};
+use crate::quiesce::{PathClock, wait_for};
 
 /// A software adapter on a [`Fabric`]. Cloning gives a second handle to the same one; when the last is dropped, its queue pairs go to error
 /// and its names are free.

@@ -49,7 +49,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// loom has no segments: it checks the one algorithm that is not mempool's.
+// loom has no segments.
 #[cfg(not(loom))]
 mod answers;
 #[cfg(not(loom))]
@@ -82,8 +82,6 @@ mod link;
 mod memory;
 #[cfg(not(loom))]
 mod outgoing;
-#[cfg_attr(loom, allow(dead_code))]
-mod quiesce;
 #[cfg(not(loom))]
 mod receive_queue;
 #[cfg(not(loom))]

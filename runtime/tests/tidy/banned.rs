@@ -72,7 +72,7 @@ const BANS: &[Ban] = &[
         tests_too: false,
         why: "time comes in as an argument, so that a simulator can drive it",
         exceptions: &[Exception {
-            path: "pmd/src/soft/quiesce.rs",
+            path: "pmd/src/quiesce.rs",
             reason: "the deadline of a control call, which waits for an lcore; no poll step reads it",
         }],
     },

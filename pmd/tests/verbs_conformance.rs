@@ -1,0 +1,293 @@
+//! The conformance suite on an RDMA adapter, between two devices of one process, and what the driver promises beside it. It has a `main` of
+//! its own: what it could not run must not look like a pass.
+//!
+//! Arguments: `DEVICE ADDRESS SKIPS [NAME...]`. SKIPS is the committed list of skips, each with its reason; NAMEs are the tests to run
+//! (all, in each variant, if none). `memlock` among the NAMEs instead checks what is said where little memory can be locked.
+//! Exit code: 0 if every test passed or is a skip that the list names, 77 without an adapter, 1 otherwise.
+
+mod adapter;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use keyfence_mempool::arena::{Arena, ArenaConfig, PageSize, Policy};
+use keyfence_mempool::sync::Arc;
+use keyfence_pmd::conformance::{self, ARENA_BYTES, Setup, Verdict};
+use keyfence_pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice, VerbsError};
+
+const NOT_RUN: u8 = 77;
+
+/// Ways to use the adapter.
+const VARIANTS: &[Variant] = &[
+    Variant {
+        name: "as measured, posting by ibv_wr_*",
+        extended_posts: true,
+        known: SOFT_ROCE,
+        only: &[],
+        skips_are_listed: true,
+    },
+    Variant {
+        name: "posting by lists",
+        extended_posts: false,
+        known: SOFT_ROCE,
+        only: &[],
+        skips_are_listed: true,
+    },
+    Variant {
+        name: "nothing known of the adapter",
+        extended_posts: true,
+        known: UNKNOWN,
+        only: &[],
+        skips_are_listed: false,
+    },
+    // The driver refuses these before the adapter sees them.
+    Variant {
+        name: "the driver's own books of keys",
+        extended_posts: true,
+        known: KnownCaps {
+            invalidate_checks: Some(true),
+            ..SOFT_ROCE
+        },
+        only: &[
+            "invalidation_on_a_foreign_queue_pair_is_refused",
+            "invalidation_of_an_old_key_is_refused",
+        ],
+        skips_are_listed: false,
+    },
+];
+
+/// What Soft-RoCE of kernel 6.1 does, measured.
+const SOFT_ROCE: KnownCaps = KnownCaps {
+    window_bounds: Some(false),
+    window_atomics: Some(true),
+    chain_stops: Some(true),
+    dealloc_fences: Some(true),
+    invalidate_checks: Some(false),
+    software: Some(true),
+};
+const UNKNOWN: KnownCaps = KnownCaps {
+    window_bounds: None,
+    window_atomics: None,
+    chain_stops: None,
+    dealloc_fences: None,
+    invalidate_checks: None,
+    software: None,
+};
+
+struct Variant {
+    name: &'static str,
+    extended_posts: bool,
+    known: KnownCaps,
+    /// All if empty.
+    only: &'static [&'static str],
+    skips_are_listed: bool,
+}
+
+/// What the run is about.
+struct Target {
+    device: String,
+    host: String,
+    next_port: u16,
+    arenas: [Arc<Arena>; 2],
+    began: Instant,
+}
+
+/// How the tests went.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    skipped: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [device, host, skips, names @ ..] = &arguments[..] else {
+        // Beside other tests, without arguments.
+        eprintln!("NOT RUN: name an adapter, an address and the list of skips (.ci/verbs does)");
+        return NOT_RUN.into();
+    };
+    let mut target = Target {
+        device: device.clone(),
+        host: host.clone(),
+        next_port: 20_000,
+        arenas: [arena(), arena()],
+        began: Instant::now(),
+    };
+    let opened = match VerbsDevice::open(target.config(&VARIANTS[0])) {
+        Ok(opened) => opened,
+        Err(error @ (VerbsError::NoAdapter { .. } | VerbsError::Library { .. })) => {
+            eprintln!("NOT RUN: {error}");
+            return NOT_RUN.into();
+        }
+        Err(error) => {
+            eprintln!("cannot open {device}: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let good = match names.iter().any(|name| name == "memlock") {
+        true => report(
+            "memlock",
+            &adapter::little_memory(&opened, &target.arenas[0]),
+        ),
+        false => run_all(&mut target, names, skips),
+    };
+    match good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn arena() -> Arc<Arena> {
+    let config = ArenaConfig {
+        page_size: PageSize::Base4KiB,
+        transparent: false,
+        hugepages: Policy::Off,
+        lock: Policy::Off,
+        ..ArenaConfig::new(ARENA_BYTES)
+    };
+    Arc::new(Arena::map(&config).expect("4 MiB of plain pages"))
+}
+
+impl Target {
+    fn config(&self, variant: &Variant) -> VerbsConfig {
+        VerbsConfig {
+            device: Some(self.device.clone()),
+            // For ever: how long a peer takes to post a receive is no matter of this suite.
+            rnr_retry_count: 7,
+            max_qps: 256,
+            max_windows: 1024,
+            max_regions: 256,
+            completions: 8192,
+            extended_posts: variant.extended_posts,
+            known: variant.known,
+            ..VerbsConfig::default()
+        }
+    }
+
+    fn setup(&mut self, variant: &Variant) -> Setup<VerbsDevice> {
+        // The last test's connections may not be gone from its port yet.
+        self.next_port += 1;
+        let open = || VerbsDevice::open(self.config(variant)).expect("it was opened before");
+        Setup {
+            a: open(),
+            b: open(),
+            arena_a: Arc::clone(&self.arenas[0]),
+            arena_b: Arc::clone(&self.arenas[1]),
+            address: format!("{}:{}", self.host, self.next_port),
+            poll_limit: 1_000_000,
+            settle_polls: 4000,
+            pause: std::thread::yield_now,
+        }
+    }
+
+    /// The beginning of a test's line. A test that hangs is seen by it.
+    fn announce(&self, name: &str) {
+        print!("{:7.2} {name} ... ", self.began.elapsed().as_secs_f32());
+        let _ = std::io::stdout().flush();
+    }
+}
+
+/// Runs the tests named, or all, in each variant, and prints a line for each. Whether all is as it should be.
+fn run_all(target: &mut Target, names: &[String], skips: &str) -> bool {
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|of| of == name);
+    let mut good = true;
+    // The connection manager's library keeps what it opened for the first connection.
+    let mut open_files_before = None;
+    for variant in VARIANTS {
+        println!("== {}", variant.name);
+        let tally = run(target, variant, &wanted);
+        open_files_before.get_or_insert_with(open_files);
+        println!(
+            "{}: {} passed, {} FAILED, {} skipped",
+            variant.name,
+            tally.passed,
+            tally.failed,
+            tally.skipped.len()
+        );
+        good &= tally.failed == 0;
+        if names.is_empty() && variant.skips_are_listed {
+            good &= skips_agree(&tally.skipped, skips);
+        }
+    }
+    println!("== beside the contract");
+    for (name, body) in adapter::TESTS.iter().filter(|(name, _)| wanted(name)) {
+        let setup = target.setup(&VARIANTS[0]);
+        target.announce(name);
+        good &= report(name, &body(setup));
+    }
+    // Each context, each completion queue's channel, each connection manager's channel is one.
+    if !names.is_empty() {
+        // A name that matches nothing must not look like a pass.
+        return good && names.iter().all(|name| is_a_test(name));
+    }
+    let (before, after) = (open_files_before, open_files());
+    let nothing_left = match before == Some(after) {
+        true => Ok(()),
+        false => Err(format!("{after} files are open, {before:?} were before")),
+    };
+    good & report("dropped_devices_leave_no_open_file", &nothing_left)
+}
+
+fn is_a_test(name: &str) -> bool {
+    let of_suite = conformance::all::<VerbsDevice>();
+    let known = of_suite.iter().any(|test| test.name == name)
+        || adapter::TESTS.iter().any(|(of, _)| *of == name);
+    if !known {
+        println!("FAIL {name}: no such test");
+    }
+    known
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+fn report(name: &str, outcome: &adapter::Outcome) -> bool {
+    match outcome {
+        Ok(()) => println!("pass {name}"),
+        Err(text) => println!("FAIL {name}: {text}"),
+    }
+    outcome.is_ok()
+}
+
+fn run(target: &mut Target, variant: &Variant, wanted: &dyn Fn(&str) -> bool) -> Tally {
+    let mut tally = Tally::default();
+    let of_variant = |name: &str| variant.only.is_empty() || variant.only.contains(&name);
+    for test in conformance::all::<VerbsDevice>() {
+        if !wanted(test.name) || !of_variant(test.name) {
+            continue;
+        }
+        target.announce(test.name);
+        let report = test.run(target.setup(variant));
+        println!("{report}");
+        match report.verdict {
+            Verdict::Pass => tally.passed += 1,
+            Verdict::Fail(_) => tally.failed += 1,
+            Verdict::Skip(need) => tally.skipped.push(format!("{} {need:?}", report.name)),
+        }
+    }
+    tally
+}
+
+/// Each skip must be in the list with its need, and each of the list must be one.
+fn skips_agree(skipped: &[String], list: &str) -> bool {
+    let text = std::fs::read_to_string(list).unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let listed: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let unlisted = skipped
+        .iter()
+        .filter(|skip| !listed.contains(&skip.as_str()));
+    let unneeded = listed
+        .iter()
+        .filter(|line| !skipped.iter().any(|skip| skip == *line));
+    let findings: Vec<String> = unlisted
+        .map(|skip| format!("{skip}: skipped, and not in the list of skips"))
+        .chain(unneeded.map(|skip| format!("{skip}: in the list of skips, and not skipped")))
+        .collect();
+    for finding in &findings {
+        println!("FAIL {finding}");
+    }
+    findings.is_empty()
+}
