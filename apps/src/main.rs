@@ -47,6 +47,8 @@ fn log_to_stderr() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // Else it says on stderr, and panics if it can't, that stderr takes nothing.
+        .log_internal_errors(false)
         .init();
 }
 

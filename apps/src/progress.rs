@@ -1,6 +1,6 @@
 //! Progress on stderr: a bar on a terminal, a line a second elsewhere, nothing for what is over within a second.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,7 +47,9 @@ impl Progress {
         }
         self.next = now + INTERVAL;
         let mib = |bytes: u64| show_bytes(bytes >> 20 << 20);
-        eprintln!("{}: {} of {}", self.what, mib(bytes), mib(self.total_bytes));
+        let (done, total) = (mib(bytes), mib(self.total_bytes));
+        // A reader that has gone away changes nothing about the work.
+        let _ = writeln!(stderr(), "{}: {done} of {total}", self.what);
     }
 }
 

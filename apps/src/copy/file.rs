@@ -30,7 +30,10 @@ impl Source {
     /// Opens a regular file, or says why it can't be copied.
     pub fn open(path: &Path) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("{}: {error}", path.display());
-        let file = File::open(path).map_err(wrong)?;
+        // Without waiting for a writer: a FIFO is refused below.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(wrong)?;
         let metadata = file.metadata().map_err(wrong)?;
         if metadata.is_dir() {
             return Err(format!("{}: is a directory; name a file", path.display()));
