@@ -248,7 +248,7 @@ impl Core {
     pub(super) fn keep_house(&mut self) {
         const INTERVAL_NS: u64 = 4_000;
         if self.now_ns >= self.housekeeping_ns {
-            self.housekeeping_ns = self.now_ns + INTERVAL_NS;
+            self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
             self.check_leases();
             self.keep_alive();
         }

@@ -11,6 +11,7 @@ use crate::engine::backoff::Bounds;
 use crate::engine::calls::LateCall;
 use crate::engine::command::{Command, ToControl};
 use crate::engine::join::Identity;
+use crate::engine::lcore::drop_caught;
 use crate::engine::peers::Peers;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
@@ -182,6 +183,8 @@ impl<D: Device> ControlSide<D> {
                 let name = request.name.clone();
                 let why = why.to_string();
                 self.events.push_back(EngineEvent::OpenFailed { name, why });
+                // Its service is the application's, and may panic as it does on an lcore.
+                drop_caught(request);
             }
             ToControl::LaneAttached(lane) => self.lane_attached(lcore, lane),
             ToControl::HelloCame { lane, hello } => self.hello_came(lcore, lane, &hello),

@@ -329,6 +329,7 @@ impl<P: DataPath> Lcore<P> {
             if self.core.entered {
                 resume_unwind(panic);
             }
+            drop_caught(panic);
             self.core.stats.services_panicked += 1;
             let context = self.core.contexts.id(slot);
             let event = EngineEvent::ServicePanicked { context };
@@ -347,12 +348,8 @@ impl<P: DataPath> Lcore<P> {
                     side.shut();
                     self.core.outbox.push(ToControl::ClientGone(side));
                 }
-                service => {
-                    if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
-                        // Whatever the destructor did not drop stays out, and ends the reclaim in quarantine.
-                        self.core.stats.services_leaked += 1;
-                    }
-                }
+                // Whatever the destructor did not drop stays out, and ends the reclaim in quarantine.
+                service => self.core.stats.services_leaked += u64::from(!drop_caught(service)),
             }
             self.core.take_epoch(slot);
         }
@@ -402,6 +399,18 @@ impl<P: DataPath> Lcore<P> {
         }
         any
     }
+}
+
+/// Drops what is an application's, under a catch; whether that went well. What a panic carries is the application's too, and a destructor of it
+/// that panics as well is not tried again: its panic is leaked.
+pub(super) fn drop_caught<T>(value: T) -> bool {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) else {
+        return true;
+    };
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        core::mem::forget(again);
+    }
+    false
 }
 
 impl<P> core::fmt::Debug for Lcore<P> {
