@@ -20,14 +20,14 @@ pub(crate) const SPINS: u32 = 4096;
 struct Line(AtomicU64);
 
 /// Nanoseconds for a cache line to go from one core to another and back, pinned to the first two cores that this
-/// process may use. With one core it measures the scheduler instead. Takes about a millisecond; the caller's affinity
-/// stays as it was.
+/// process may use. With one core it measures the scheduler instead. 0 if the two threads can't be started. Takes about a millisecond; the
+/// caller's affinity stays as it was.
 pub fn cache_line_round_trip_ns() -> f64 {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let pong_thread = thread::Builder::new().spawn_scoped(scope, || {
             pin(cores.get(1));
             let mut expected = 1;
             while wait_for(&ping.0, expected, &stop) {
@@ -35,13 +35,20 @@ pub fn cache_line_round_trip_ns() -> f64 {
                 expected += 1;
             }
         });
-        let timer = scope.spawn(|| {
+        let timer = thread::Builder::new().spawn_scoped(scope, || {
             pin(cores.first());
             let nanoseconds = time_round_trips(&ping.0, &pong.0, &stop);
             stop.store(true, Ordering::Release);
             nanoseconds
         });
-        timer.join().expect("the timing thread does not panic")
+        match (pong_thread, timer) {
+            (Ok(_), Ok(timer)) => timer.join().expect("the timing thread does not panic"),
+            // Whichever was started must not wait for the other.
+            _ => {
+                stop.store(true, Ordering::Release);
+                0.0
+            }
+        }
     })
 }
 
