@@ -7,6 +7,7 @@ use std::thread;
 
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals as Arrivals;
 
 use crate::exit::Exit;
@@ -34,6 +35,8 @@ impl Signals {
             ..Shared::default()
         });
         let mut arrivals = Arrivals::new([SIGINT, SIGTERM, SIGHUP])?;
+        // A write beyond a limit of file sizes (`ulimit -f`) is to be an error like a full disk, and not the process's end.
+        flag::register(libc::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new().name("signals".into());
         thread.spawn(move || {

@@ -17,14 +17,12 @@ use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
 impl Core {
     /// A send of the peer has landed in a receive of ours.
     pub(super) fn received(&mut self, lane: LaneId, slot: u32, len: usize) {
-        let now_ns = self.now_ns;
         let entry = self.lane_mut(lane);
         let Some(buf) = entry.receives.get_mut(slot as usize).and_then(Option::take) else {
             self.stats.completions_dropped += 1;
             return;
         };
         // Any frame is a sign of life.
-        entry.heard_ns = now_ns;
         entry.silent_ns = 0;
         self.stats.frames_received += 1;
         let frame = HeldFrame { slot, len, buf };

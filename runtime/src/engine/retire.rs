@@ -382,10 +382,12 @@ impl Core {
             let Some(lease_ns) = grant.lease_ns.filter(|_| !grant.retired) else {
                 continue;
             };
-            let heard_ns = self.lanes[grant.lane.0 as usize]
+            // By how long the holder's engine was listened to in vain, and not by the clock: a pause of this one is no silence of the other (R10).
+            let silent_ns = self.lanes[grant.lane.0 as usize]
                 .as_deref()
-                .map_or(0, |lane| lane.heard_ns);
-            if self.now_ns.saturating_sub(grant.made_ns.max(heard_ns)) > lease_ns {
+                .map_or(u64::MAX, |lane| lane.silent_ns);
+            let age_ns = self.now_ns.saturating_sub(grant.made_ns);
+            if age_ns > lease_ns && silent_ns > lease_ns {
                 self.stats.leases_ended += 1;
                 self.retire(slot);
             }

@@ -30,7 +30,7 @@ pub struct Grant {
     pub rights: Rights,
     /// How long it lives without renewal; `None` for ever.
     pub lease_ns: Option<u64>,
-    /// When it was made. What renews it is any word of the holder's engine: [`Lane::heard_ns`](crate::lane::Lane).
+    /// When it was made. What renews it is any word of the holder's engine: [`Lane::silent_ns`](crate::lane::Lane).
     pub made_ns: u64,
     /// Whether its owner, or its owner's reclaim, has taken it back.
     pub retired: bool,

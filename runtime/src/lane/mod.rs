@@ -208,8 +208,6 @@ pub struct Lane {
     pub messages_sent: u32,
     /// Receives to be posted, not yet taken by the device.
     pub staged_receives: Vec<ReceiveRequest>,
-    /// When the peer's lcore gave its last sign of life.
-    pub heard_ns: u64,
     /// When it was given ours.
     pub kept_alive_ns: u64,
     /// For how long it has been listened to in vain, at least.
@@ -286,7 +284,6 @@ impl Lane {
             windows,
             messages_sent: 0,
             staged_receives: Vec::with_capacity(receive_depth),
-            heard_ns: 0,
             kept_alive_ns: 0,
             silent_ns: 0,
             greeting: Greeting::new(receive_depth),
