@@ -348,6 +348,35 @@ fn r12_a_lane_to_an_lcore_that_the_peer_has_not_keeps_the_session_from_standing(
     duel.until(|duel| duel.ups() == 1);
 }
 
+/// Who knocks decides how often; what is told of that, and what it costs the next join, is not his to decide.
+#[test]
+fn r12_requests_that_are_refused_while_a_session_stands_are_not_told_and_hold_nothing_off() {
+    const KNOCKS: usize = 20;
+    let mut duel = asking();
+    duel.greet(0);
+    duel.until(|duel| duel.raw.lanes.len() == 2 && !duel.raw.lanes[1].reply.is_empty());
+    duel.steps(10);
+    duel.greet(1);
+    duel.until(|duel| duel.ups() == 1);
+    let asks = duel.raw.lanes.len();
+    duel.raw.oath = Oath {
+        secret: SHARED.to_vec(),
+        ..Oath::none(RAW, "engine")
+    };
+    for _ in 0..KNOCKS {
+        duel.raw.ask(5, 0);
+        assert_eq!(code(&mut duel), ROLE);
+    }
+    assert_eq!(
+        duel.side.engine.admissions().requests_refused,
+        KNOCKS as u64
+    );
+    assert_eq!(duel.refusals(), []);
+    // The session is lost: the engine asks again soon, and not after twenty doubled waits.
+    duel.raw.break_lane(0);
+    duel.until(|duel| duel.raw.lanes.len() > asks + KNOCKS);
+}
+
 /// A session that nobody has proven leaves no memory: else a stranger could use up the numbers of the real one.
 #[test]
 fn r12_who_only_knocks_keeps_nobody_out_for_longer_than_the_join_takes() {

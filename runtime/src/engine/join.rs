@@ -106,7 +106,8 @@ impl<D: Device> ControlSide<D> {
     pub fn refuse(&mut self, peer: PeerId, why: JoinRefusal) {
         let ours = self.is_ours_to_join(peer);
         let entry = self.peers.get_mut(peer);
-        if !ours && self.now_ns < entry.rest_until_ns {
+        // Who asks decides how often: what is told of that, and what it costs the next join, must not be his to decide.
+        if entry.phase == PeerPhase::Up || (!ours && self.now_ns < entry.rest_until_ns) {
             return;
         }
         let wait_ns = entry.backoff.failed(self.patience.join, &mut self.random);
