@@ -114,6 +114,10 @@ mod tests {
         assert_eq!(latencies.overflowed(), 1);
         assert_eq!(latencies.max_ns(), MAX_TRACKED_NS * 7);
         assert_eq!(latencies.quantile_ns(1.0), MAX_TRACKED_NS * 7);
+        assert_eq!(
+            (latencies.count_above(999), latencies.count_above(2_000)),
+            (2, 1)
+        );
         let mut sum = LatencyHistogram::new();
         sum.merge(&latencies);
         assert_eq!((sum.overflowed(), sum.max_ns()), (1, MAX_TRACKED_NS * 7));

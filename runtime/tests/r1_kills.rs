@@ -104,6 +104,33 @@ fn r1_a_killed_initiator_is_reclaimed_after_its_last_slice() {
     court.acquit();
 }
 
+/// Its completion is there to be taken when the kill comes: the cordon is first.
+#[test]
+fn r1_a_kill_is_cordoned_with_what_was_in_flight_when_it_came() {
+    let mut pair = Pair::new();
+    let scene = Scene::new(&mut pair);
+    let granted = scene.grant(&mut pair, 4096);
+    pair.steps(50);
+    let import = granted.import;
+    scene.holder.act(move |cx| {
+        let buf = cx.alloc(64).unwrap();
+        cx.write(&import, 0, &[Local::prefix(&buf, 64)], 1).unwrap();
+    });
+    pair.step();
+    let id = scene.holder_context();
+    pair.left.engine.kill(id);
+    pair.until(|pair| pair.left.reclaimed(id));
+    let in_flight = pair.left.events.iter().find_map(|event| match event {
+        EngineEvent::Reclaimed {
+            context,
+            ops_in_flight,
+            ..
+        } if *context == id => Some(*ops_in_flight),
+        _ => None,
+    });
+    assert_eq!(in_flight, Some(1));
+}
+
 #[test]
 fn r1_a_killed_owner_is_reclaimed_after_its_last_key() {
     let mut court = slow_left();

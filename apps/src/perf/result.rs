@@ -1,10 +1,11 @@
 //! What the rounds and the ping-pongs come to.
 
 use keyfence::latency::LatencyHistogram;
+use keyfence_benches::Quartiles;
 
 use super::Job;
 use super::meter::Measured;
-use crate::report::{Latency, PerfReport, Quartiles};
+use crate::report::{Latency, Middle, PerfReport};
 
 /// Two ping-pongs around a round that differ by more than this say that the machine changed meanwhile.
 const MOST_DRIFT: f64 = 1.2;
@@ -43,11 +44,11 @@ pub fn report(job: &Job, measured: &Measured) -> PerfReport {
         one_way: job.is_ping_pong(),
         cpus: job.cpus,
         latency_ns: Latency::of(all.as_hdr(), all.max_ns()),
-        rate_per_s: median(&mut rates),
-        probe_ns: median(&mut measured.probes_ns.clone()),
+        rate_per_s: Middle::of(&rates).p50,
+        probe_ns: Middle::of(&measured.probes_ns).p50,
         rounds: measured.rounds.len(),
         rounds_kept: ratios.len(),
-        latency_to_probe: quartiles(&mut ratios),
+        latency_to_probe: Middle::of(&ratios),
     }
 }
 
@@ -91,34 +92,13 @@ pub fn text(report: &PerfReport) -> String {
     )
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    quartiles(values).p50
-}
-
-/// All 0 if there is none.
-fn quartiles(values: &mut [f64]) -> Quartiles {
-    values.sort_by(f64::total_cmp);
-    let at = |part: f64| {
-        let last = values.len().checked_sub(1)?;
-        values.get((last as f64 * part).round() as usize).copied()
-    };
-    Quartiles {
-        p25: at(0.25).unwrap_or(0.0),
-        p50: at(0.5).unwrap_or(0.0),
-        p75: at(0.75).unwrap_or(0.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quartiles_are_of_the_values_and_0_of_none() {
-        let quartiles_of = |values: &[f64]| quartiles(&mut values.to_vec());
-        let five = quartiles_of(&[5.0, 1.0, 3.0, 2.0, 4.0]);
-        assert_eq!((five.p25, five.p50, five.p75), (2.0, 3.0, 4.0));
-        assert_eq!(quartiles_of(&[]).p50, 0.0);
-        assert_eq!(quartiles_of(&[7.0]).p25, 7.0);
+impl Middle {
+    /// All 0 of none.
+    fn of(values: &[f64]) -> Self {
+        Quartiles::of(values).map_or(Self::default(), |of| Self {
+            p25: of.q1,
+            p50: of.median,
+            p75: of.q3,
+        })
     }
 }

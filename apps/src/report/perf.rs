@@ -40,12 +40,12 @@ pub struct PerfReport {
     /// Rounds whose ping-pongs before and after agree.
     pub rounds_kept: usize,
     /// Median latency of a round to the ping-pongs around it, over those rounds.
-    pub latency_to_probe: Quartiles,
+    pub latency_to_probe: Middle,
 }
 
 /// The middle of some values.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
-pub struct Quartiles {
+pub struct Middle {
     /// A quarter is below.
     pub p25: f64,
     /// Half are below.

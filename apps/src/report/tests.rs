@@ -95,7 +95,7 @@ fn a_perf_has_the_published_fields() {
         probe_ns: 1.0,
         rounds: 1,
         rounds_kept: 1,
-        latency_to_probe: Quartiles::default(),
+        latency_to_probe: Middle::default(),
     };
     let body = Body::Perf(Box::new(PerfBody { perf }));
     let wanted = "version command ok device errors perf.op perf.size perf.iters perf.latency_ns.p50 perf.latency_ns.max \
