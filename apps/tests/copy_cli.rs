@@ -126,6 +126,9 @@ fn assert_same(object: &Value, source: &Path, destination: &Path) {
     assert!((bytes..=bytes + resent).contains(&device), "{object}");
 }
 
+/// A copy under kills must last for more than ten intervals on a machine that copies a GiB in a second.
+const KILLED_BYTES: usize = 256 * MIB;
+
 /// Copies under kills, at the shortest of some intervals that the machine can keep up with: too short a one is an error of its own, too long a
 /// one gives no ten kills.
 #[track_caller]
@@ -195,14 +198,14 @@ fn windows_that_are_no_whole_number_of_blocks_are_never_exceeded() {
 #[test]
 fn r1_contexts_that_die_in_the_middle_lose_and_alter_nothing() {
     let scene = Scene::new();
-    let source = scene.file("source", 64 * MIB);
+    let source = scene.file("source", KILLED_BYTES);
     assert_killed(&source, &scene.path("copy"), MIB as u64, &[]);
 }
 
 #[test]
 fn b01_a_copy_on_one_cpu_under_kills_makes_progress() {
     let scene = Scene::new();
-    let source = scene.file("source", 64 * MIB);
+    let source = scene.file("source", KILLED_BYTES);
     let destination = scene.path("copy");
     // A thread's affinity is what its children start with.
     let on_one_cpu = std::thread::spawn(move || {
