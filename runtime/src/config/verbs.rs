@@ -23,17 +23,16 @@ pub struct VerbsConfig {
     pub rnr_retry_count: u32,
     /// `timeout`: local ACK timeout of 4.096 us x 2^n, 1 to 31. 0 means for ever.
     pub ack_timeout_exponent: u32,
-    /// `key_mode`: how a grant's key is made.
-    pub key_mode: KeyMode,
+    /// `key_mode`: how a grant's key is made. `None` (`"auto"` in the file): the reading program decides by a self-test of the adapter, before it
+    /// builds the engine ([`EngineBuilder::key_mode`](crate::EngineBuilder::key_mode)).
+    pub key_mode: Option<KeyMode>,
 }
 
 /// How a grant's key is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KeyMode {
-    /// `"auto"`: the cheapest that enforces byte range, rights and lane, found by a self-test at start.
-    #[default]
-    Auto,
     /// `"window"`: a type-2B memory window, bound and invalidated through the send queue.
+    #[default]
     Window,
     /// `"region"`: a memory region a grant, in a protection domain a peer.
     Region,
@@ -50,7 +49,7 @@ impl Default for VerbsConfig {
             retry_count: 6,
             rnr_retry_count: 6,
             ack_timeout_exponent: 14,
-            key_mode: KeyMode::Auto,
+            key_mode: None,
         }
     }
 }
@@ -85,7 +84,7 @@ pub(super) const KEYS: &[Key<VerbsConfig>] = &[
     ),
 ];
 
-const KEY_MODES: [KeyMode; 3] = [KeyMode::Auto, KeyMode::Window, KeyMode::Region];
+const KEY_MODES: [Option<KeyMode>; 3] = [None, Some(KeyMode::Window), Some(KeyMode::Region)];
 const MTUS_BYTES: [u64; 5] = [256, 512, 1024, 2048, 4096];
 
 fn read_mtu(verbs: &mut VerbsConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {

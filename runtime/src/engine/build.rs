@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc;
-use keyfence_pmd::{Completion, Control, ControlError, Device, OpenPathError};
+use keyfence_pmd::{Completion, ControlError, Device, OpenPathError};
 
-use crate::config::{Config, EngineConfig, IdlePolicy, MemoryConfig, PeerAddress, Timeouts};
+use crate::config::{
+    Config, EngineConfig, IdlePolicy, KeyMode, MemoryConfig, PeerAddress, Timeouts,
+};
 use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
@@ -122,6 +124,7 @@ pub struct EngineBuilder {
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
     pub(super) peers: Vec<PeerPlan>,
+    pub(super) key_mode: KeyMode,
 }
 
 impl EngineBuilder {
@@ -139,6 +142,7 @@ impl EngineBuilder {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             peers: Vec::new(),
+            key_mode: KeyMode::default(),
         }
     }
 
@@ -169,7 +173,16 @@ impl EngineBuilder {
             limits: config.limits.clone(),
             timeouts: config.timeouts.clone(),
             peers: peers.collect(),
+            key_mode: KeyMode::default(),
         }
+    }
+
+    /// How the keys of grants are made; [`KeyMode::Window`] if this is not called. `[verbs] key_mode` of a configuration is not taken over by
+    /// [`EngineBuilder::from_config`], since it is about adapters alone, and `"auto"` is for a self-test of the adapter to decide first.
+    #[must_use]
+    pub fn key_mode(mut self, key_mode: KeyMode) -> Self {
+        self.key_mode = key_mode;
+        self
     }
 
     /// The CPU of each lcore, and so how many there are.
@@ -315,50 +328,6 @@ impl EngineBuilder {
             bells,
             client_lease_ns: self.timeouts.client_lease_ns,
         })
-    }
-
-    /// Whether the device has what the values ask for. Touches nothing.
-    fn check(&self, device: &impl Control) -> Result<u16, BuildError> {
-        let caps = device.caps();
-        let lcores = self.engine.lcores.len();
-        self.check_peers()?;
-        let unfit = |lacks: String, remedy| BuildError::Unfit {
-            device: caps.name,
-            lacks,
-            remedy,
-        };
-        if lcores > caps.max_lcores.into() {
-            return Err(unfit(
-                format!("has paths for {} lcores, not for {lcores}", caps.max_lcores),
-                "start fewer lcores",
-            ));
-        }
-        if !caps.windows {
-            return Err(unfit("has no memory windows".into(), "use one that has"));
-        }
-        if caps.max_send_depth < self.limits.send_depth
-            || caps.max_receive_depth < self.limits.receive_depth
-        {
-            let lacks = format!(
-                "queues at most {} and {}",
-                caps.max_send_depth, caps.max_receive_depth
-            );
-            return Err(unfit(
-                lacks,
-                "lower limits.send_depth and limits.receive_depth",
-            ));
-        }
-        if caps.max_operation_bytes < self.limits.slice_bytes {
-            let lacks = format!("moves at most {} bytes at once", caps.max_operation_bytes);
-            return Err(unfit(lacks, "lower limits.slice"));
-        }
-        if caps.max_sge < 1 + crate::context::ops::MAX_RANGES {
-            return Err(unfit(
-                format!("takes {} scatter/gather entries", caps.max_sge),
-                "use one that takes 3",
-            ));
-        }
-        Ok(lcores as u16)
     }
 
     /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.

@@ -1,6 +1,10 @@
-//! Whether the values of an engine that is built in code are legal and fit together: by the ranges and checks of a file.
+//! Whether the values of an engine that is built in code are legal and fit together, by the ranges and checks of a file, and whether its device has what they
+//! ask for.
 
-use crate::config::{Config, PeerConfig};
+use keyfence_pmd::{Caps, Control};
+
+use crate::config::{Config, KeyMode, PeerConfig};
+use crate::context::ops::MAX_RANGES;
 use crate::engine::build::{BuildError, EngineBuilder, PeerPlan};
 use crate::session::name_tag;
 
@@ -54,5 +58,63 @@ impl EngineBuilder {
             }
         }
         Ok(())
+    }
+
+    /// Whether the device has what the values ask for. Touches nothing.
+    pub(super) fn check(&self, device: &impl Control) -> Result<u16, BuildError> {
+        let caps = device.caps();
+        let lcores = self.engine.lcores.len();
+        self.check_peers()?;
+        let unfit = |lacks: String, remedy| BuildError::Unfit {
+            device: caps.name,
+            lacks,
+            remedy,
+        };
+        if lcores > caps.max_lcores.into() {
+            return Err(unfit(
+                format!("has paths for {} lcores, not for {lcores}", caps.max_lcores),
+                "start fewer lcores",
+            ));
+        }
+        self.check_key_mode(caps)?;
+        if caps.max_send_depth < self.limits.send_depth
+            || caps.max_receive_depth < self.limits.receive_depth
+        {
+            let lacks = format!(
+                "queues at most {} and {}",
+                caps.max_send_depth, caps.max_receive_depth
+            );
+            return Err(unfit(
+                lacks,
+                "lower limits.send_depth and limits.receive_depth",
+            ));
+        }
+        if caps.max_operation_bytes < self.limits.slice_bytes {
+            let lacks = format!("moves at most {} bytes at once", caps.max_operation_bytes);
+            return Err(unfit(lacks, "lower limits.slice"));
+        }
+        if caps.max_sge < 1 + MAX_RANGES {
+            return Err(unfit(
+                format!("takes {} scatter/gather entries", caps.max_sge),
+                "use one that takes 3",
+            ));
+        }
+        Ok(lcores as u16)
+    }
+
+    fn check_key_mode(&self, caps: &Caps) -> Result<(), BuildError> {
+        match self.key_mode {
+            KeyMode::Window if !caps.windows => Err(BuildError::Unfit {
+                device: caps.name,
+                lacks: "has no memory windows".into(),
+                remedy: "set key_mode = \"region\", or use one that has",
+            }),
+            KeyMode::Window => Ok(()),
+            KeyMode::Region => Err(BuildError::BadValue {
+                key: "key_mode".into(),
+                what: "is \"region\", which the engine can't do yet".into(),
+                allowed: "\"window\"".into(),
+            }),
+        }
     }
 }
