@@ -2,8 +2,10 @@
 
 use keyfence::config::Catalog;
 
+use crate::device::DEVICES;
+
 /// The default device first.
 pub const CATALOG: Catalog<'static> = Catalog {
-    devices: &["soft"],
+    devices: DEVICES,
     services: &[],
 };

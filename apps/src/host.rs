@@ -9,22 +9,14 @@ use std::time::Duration;
 use anyhow::Context;
 use keyfence::ids::LcoreId;
 use keyfence::pmd::Device;
-use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::pmd::wrap::check::{Check, CheckPath, Ledger, Party};
-use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore, Running, Stats};
+use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore, Running, Secret, Stats};
 use keyfence_mempool::sync::Arc;
 
 /// A device with the oracle around it, which sees every post, completion and control call of the runtime's.
 type Watched<D> = Check<D>;
 
 type WatchedPath<D> = CheckPath<<D as Device>::Path>;
-
-/// A software adapter for each of `count` engines, on one fabric.
-pub fn soft_devices(count: usize) -> anyhow::Result<Vec<SoftDevice>> {
-    let fabric = Fabric::new();
-    let device = |_| Ok(fabric.device(SoftConfig::default())?);
-    (0..count).map(device).collect()
-}
 
 /// How long the control side rests when it finds nothing to do.
 const CONTROL_REST: Duration = Duration::from_micros(50);
@@ -241,11 +233,20 @@ pub fn allowed_cpus() -> Vec<u32> {
 
 /// 128 bits that no other start has, from the operating system.
 pub fn fresh_seed() -> anyhow::Result<u128> {
+    fresh_bytes().map(u128::from_ne_bytes)
+}
+
+/// A secret that two engines of this process alone share.
+pub fn fresh_secret() -> anyhow::Result<Secret> {
+    Ok(Secret::new(&fresh_bytes::<{ Secret::LEAST_BYTES }>()?)?)
+}
+
+fn fresh_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
     const SOURCE: &str = "/dev/urandom";
-    let mut bytes = [0; 16];
+    let mut bytes = [0; N];
     let read = File::open(SOURCE).and_then(|mut file| file.read_exact(&mut bytes));
     read.context(SOURCE)?;
-    Ok(u128::from_ne_bytes(bytes))
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod catalog;
 mod check;
 mod cli;
 mod copy;
+mod device;
 mod exit;
 mod host;
 mod perf;

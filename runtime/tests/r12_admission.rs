@@ -195,6 +195,17 @@ fn r12_a_peer_over_a_fabric_needs_a_secret_and_names_must_be_told_apart() {
         panic!("{refused:?}")
     };
     assert_eq!(peer, "right");
+    // "far" sorts before "left", so it connects; "right" is connected to.
+    let secret = || Secret::new(&[7; Secret::LEAST_BYTES]).unwrap();
+    let asked = engine().peer_with_secret("far", "rdma:10.0.0.1:4791", 1, secret());
+    let refused = asked.clone().build(device(), 1);
+    let Err(BuildError::ListensNowhere { peer }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(peer, "far");
+    asked.listen("local:left").build(device(), 1).unwrap();
+    let asking = engine().peer_with_secret("right", "rdma:10.0.0.1:4791", 1, secret());
+    asking.build(device(), 1).unwrap();
     let refused = engine()
         .peer("peer-620", "local:one", 1)
         .peer("peer-24768", "local:other", 1)

@@ -5,6 +5,7 @@ use std::fs;
 use keyfence::config::{Config, show_bytes};
 use keyfence_mempool::{PageSize, Policy};
 
+use crate::device;
 use crate::host::allowed_cpus;
 
 /// A sentence for each thing that engine `index` would miss here.
@@ -15,6 +16,8 @@ pub fn missing_here(config: &Config, index: usize) -> Vec<String> {
     let mut missing: Vec<String> = cpus
         .map(|cpu| format!("CPU {cpu}: this process may use {allowed:?}; change engine.lcores, or widen the cpuset"))
         .collect();
+    let driver = device::missing(&engine.device);
+    missing.extend(driver.map(|why| format!("device {}: {why}", engine.device)));
     missing.extend(hugepages(config));
     missing
 }

@@ -14,7 +14,9 @@ mod verdict;
 use std::path::PathBuf;
 
 use clap::Args;
+use keyfence::EngineBuilder;
 use keyfence::config::{parse_bytes, parse_duration_ns, show_bytes};
+use keyfence::pmd::Device;
 use keyfence_mempool::sync::Arc;
 
 use self::board::Board;
@@ -22,8 +24,9 @@ use self::file::{Destination, Source};
 use self::plan::{MAX_CONTEXTS, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Plan};
 use self::transfer::{End, Transferred, transfer};
 use self::verdict::{Evidence, judge};
+use crate::device::{DeviceArgs, OnDevice};
 use crate::exit::Exit;
-use crate::host::{Clock, Host, allowed_cpus, fresh_seed, soft_devices};
+use crate::host::{Clock, Host, allowed_cpus, fresh_seed};
 use crate::progress::Progress;
 use crate::report::{Finished, Problem, Report};
 use crate::signals::Signals;
@@ -51,13 +54,18 @@ pub struct CopyArgs {
     /// Bytes that a context has in transfer at most
     #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = window)]
     window: u64,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// Copies; 2 if the files or the machine don't let it, 1 if a check fails.
 pub fn copy(args: &CopyArgs, json: bool) -> Finished {
     attempt(args, json).unwrap_or_else(|why| Finished {
         exit: Exit::BadStart,
-        report: Report::new(Some("copy"), vec![Problem::text(&why)]),
+        report: Report {
+            device: Some(args.device.choice().to_string()),
+            ..Report::new(Some("copy"), vec![Problem::text(&why)])
+        },
         text: String::new(),
     })
 }
@@ -74,26 +82,60 @@ fn attempt(args: &CopyArgs, json: bool) -> Result<Finished, String> {
         return Err("the CPUs that this process may use are not to be learnt".into());
     }
     let clock = Clock::new();
-    let host = fresh_seed()
-        .and_then(|seed| Host::start(plan.engines(&cpus), soft_devices(2)?, &clock, seed))
-        .map_err(|error| format!("{error:#}"))?;
     let board = Arc::new(Board::new(plan.blocks(), plan.streams));
-    let files = (&source, &destination);
-    let kill_every_ns = args.kill_every;
-    let mut transferred = transfer(host, &clock, &plan, &board, files, kill_every_ns, &signals);
+    let builders = args.device.join(plan.engines(&cpus))?;
+    let carrier = Carrier {
+        clock: &clock,
+        plan: &plan,
+        board: &board,
+        files: (&source, &destination),
+        kill_every_ns: args.kill_every,
+        signals: &signals,
+    };
+    let choice = args.device.choice();
+    let carried = choice.open(builders, carrier).and_then(|carried| carried);
+    let mut transferred = carried.map_err(|error| format!("{error:#}"))?;
     if let Some(why) = board.failure() {
         return Err(why);
     }
     let (digest, unfinished) = finish(destination, &plan, &mut transferred, &signals)?;
     signals.set_unfinished(None);
     Ok(judge(&Evidence {
+        device: &choice.to_string(),
         plan: &plan,
         board: &board,
         transferred: &transferred,
-        kill_every_ns,
+        kill_every_ns: args.kill_every,
         digest,
         unfinished,
     }))
+}
+
+/// What a transfer needs beside its engines.
+struct Carrier<'a> {
+    clock: &'a Clock,
+    plan: &'a Arc<Plan>,
+    board: &'a Arc<Board>,
+    files: (&'a Source, &'a Destination),
+    kill_every_ns: Option<u64>,
+    signals: &'a Signals,
+}
+
+impl OnDevice for Carrier<'_> {
+    type Done = anyhow::Result<Transferred>;
+
+    fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
+        let host = Host::start(builders, devices, self.clock, fresh_seed()?)?;
+        Ok(transfer(
+            host,
+            self.clock,
+            self.plan,
+            self.board,
+            self.files,
+            self.kill_every_ns,
+            self.signals,
+        ))
+    }
 }
 
 /// Reads the copy back and gives it its name if it is the source's equal; else says why not.

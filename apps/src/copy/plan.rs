@@ -93,13 +93,13 @@ impl Plan {
         left.min(self.block_bytes as u64) as usize
     }
 
-    /// The two engines, an lcore each, source first. `cpus` has at least one.
-    pub fn engines(&self, cpus: &[u32]) -> Vec<EngineBuilder> {
+    /// The two engines, an lcore each, source first, not yet peers. `cpus` has at least one.
+    pub fn engines(&self, cpus: &[u32]) -> [EngineBuilder; 2] {
         let first = cpus[0];
         let second = cpus.get(1).copied().unwrap_or(first);
         let limits = self.limits();
         let memory = self.memory(&limits);
-        let engine = |name: &str, peer: &str, cpu: u32| {
+        let engine = |name: &str, cpu: u32| {
             EngineBuilder::new(name, 1)
                 .cpus(&[cpu])
                 // The file's threads and the control side need these CPUs too.
@@ -109,9 +109,8 @@ impl Plan {
                 .memory(memory.clone())
                 .limits(limits.clone())
                 .timeouts(timeouts())
-                .peer(peer, &format!("local:{peer}"), 1)
         };
-        vec![engine(SOURCE, SINK, first), engine(SINK, SOURCE, second)]
+        [engine(SOURCE, first), engine(SINK, second)]
     }
 
     /// Receives that an engine has posted at rest.

@@ -20,6 +20,8 @@ const MIN_KILLS_AN_INTERVAL: f64 = 0.8;
 
 /// All that is known when a copy has ended.
 pub struct Evidence<'a> {
+    /// The device's name.
+    pub device: &'a str,
     /// What was to be copied.
     pub plan: &'a Plan,
     /// What the parts noted.
@@ -47,7 +49,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Finished {
     Finished {
         exit,
         report: Report {
-            device: Some("soft".into()),
+            device: Some(evidence.device.into()),
             body: Some(Body::Copy(Box::new(report))),
             ..Report::new(Some("copy"), problems)
         },

@@ -8,7 +8,6 @@ use keyfence::config::{IdlePolicy, MemoryConfig, PoolConfig, Timeouts};
 use keyfence::ids::LcoreId;
 use keyfence::limits::{ContextLimits, Limits, budget, budget_bytes};
 use keyfence::pmd::Device;
-use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore};
 use keyfence_mempool::sync::Arc;
 
@@ -17,9 +16,8 @@ use super::driver::{DRIVER, Driver};
 use super::meter::{Meter, STOP};
 use super::reactor::{Reactor, Seat, Table};
 use super::target::Target;
+use crate::host::fresh_seed;
 use crate::signals::Signals;
-
-type Path = <SoftDevice as Device>::Path;
 
 /// How long the control side rests: it must not take a CPU from a lcore for longer than it needs.
 const REST: Duration = Duration::from_millis(2);
@@ -31,31 +29,32 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// Two engines, an lcore each, on threads of their own.
-pub struct Pair {
-    engines: Vec<Engine<SoftDevice>>,
-    lcores: Vec<Lcore<Path>>,
+pub struct Pair<D: Device> {
+    engines: Vec<Engine<D>>,
+    lcores: Vec<Lcore<D::Path>>,
     job: Job,
 }
 
-impl Pair {
-    /// Builds both.
+impl<D: Device> Pair<D> {
+    /// Builds both, each on the device of its place.
     ///
     /// # Errors
     /// What was short. Nothing is left behind then.
-    pub fn start(job: &Job, meter: &Arc<Meter>, seed: u128) -> anyhow::Result<Self> {
-        let fabric = Fabric::new();
+    pub fn start(
+        job: &Job,
+        meter: &Arc<Meter>,
+        builders: Vec<EngineBuilder>,
+        devices: Vec<D>,
+    ) -> anyhow::Result<Self> {
+        let seed = fresh_seed()?;
         let mut pair = Self {
             engines: Vec::new(),
             lcores: Vec::new(),
             job: job.clone(),
         };
-        for (at, (name, peer)) in [("driver", "target"), ("target", "driver")]
-            .into_iter()
-            .enumerate()
-        {
-            let builder = builder(name, peer, job, job.cpus[at]);
-            let device = fabric.device(SoftConfig::default())?;
-            let mut engine = builder.build(device, seed ^ at as u128).context(name)?;
+        for (at, (builder, device)) in (0..).zip(builders.into_iter().zip(devices)) {
+            let name = format!("engine {}", builder.name());
+            let mut engine = builder.build(device, seed ^ at).context(name)?;
             let lcore = engine.take_lcore(LcoreId(0));
             pair.lcores
                 .push(lcore.expect("an engine has its first lcore"));
@@ -144,16 +143,19 @@ impl Pair {
     }
 }
 
-fn builder(name: &str, peer: &str, job: &Job, cpu: u32) -> EngineBuilder {
+/// The two engines, the driver's first, not yet peers.
+pub fn builders(job: &Job) -> [EngineBuilder; 2] {
     let limits = limits(job);
     let memory = memory(job, &limits);
-    EngineBuilder::new(name, 1)
-        .cpus(&[cpu])
-        .idle(IdlePolicy::Spin)
-        .memory(memory)
-        .limits(limits)
-        .timeouts(Timeouts::default())
-        .peer(peer, &format!("local:{peer}"), 1)
+    let sides = [("driver", job.cpus[0]), ("target", job.cpus[1])];
+    sides.map(|(name, cpu)| {
+        EngineBuilder::new(name, 1)
+            .cpus(&[cpu])
+            .idle(IdlePolicy::Spin)
+            .memory(memory.clone())
+            .limits(limits.clone())
+            .timeouts(Timeouts::default())
+    })
 }
 
 fn limits(job: &Job) -> Limits {

@@ -11,12 +11,15 @@ mod target;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use keyfence::EngineBuilder;
 use keyfence::config::parse_bytes;
+use keyfence::pmd::Device;
 use keyfence_mempool::sync::Arc;
 use serde::Serialize;
 
+use crate::device::{DeviceArgs, OnDevice};
 use crate::exit::Exit;
-use crate::host::{Clock, allowed_cpus, fresh_seed};
+use crate::host::{Clock, allowed_cpus};
 use crate::report::{Body, Finished, PerfBody, Problem, Report};
 use crate::signals::Signals;
 use engines::Pair;
@@ -72,6 +75,8 @@ pub struct PerfArgs {
     /// Write each round's histogram in the V2 log format of HdrHistogram
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// The largest operation that can be asked for.
@@ -110,7 +115,7 @@ pub fn perf(args: &PerfArgs, json: bool) -> Finished {
     attempt(args, json).unwrap_or_else(|why| Finished {
         exit: Exit::BadStart,
         report: Report {
-            device: Some("soft".into()),
+            device: Some(args.device.choice().to_string()),
             ..Report::new(Some("perf"), vec![Problem::text(&why)])
         },
         text: String::new(),
@@ -122,10 +127,16 @@ fn attempt(args: &PerfArgs, json: bool) -> Result<Finished, String> {
     let signals = Signals::watch(json.then_some(last_words as fn(i32) -> String));
     let signals = signals.map_err(|error| format!("watching for signals: {error}"))?;
     let clock = Clock::new();
-    let seed = fresh_seed().map_err(|error| format!("{error:#}"))?;
-    let meter = Arc::new(Meter::new(&job, clock.clone()));
-    let mut pair = Pair::start(&job, &meter, seed).map_err(|error| format!("{error:#}"))?;
-    let ended = pair.run(&meter, &signals);
+    let meter = Arc::new(Meter::new(&job, clock));
+    let builders = args.device.join(engines::builders(&job))?;
+    let bench = Bench {
+        job: &job,
+        meter: &meter,
+        signals: &signals,
+    };
+    let choice = args.device.choice();
+    let measured = choice.open(builders, bench).and_then(|ended| ended);
+    let ended = measured.map_err(|error| format!("{error:#}"))?;
     let measured = meter.take();
     let errors = match ended {
         Ok(()) => Vec::new(),
@@ -147,13 +158,29 @@ fn attempt(args: &PerfArgs, json: bool) -> Result<Finished, String> {
     Ok(Finished {
         exit,
         report: Report {
-            device: Some("soft".into()),
+            device: Some(choice.to_string()),
             body: Some(Body::Perf(Box::new(PerfBody { perf: report }))),
             ok: exit == Exit::Good,
             ..Report::new(Some("perf"), errors)
         },
         text,
     })
+}
+
+/// What a measurement needs beside its engines.
+struct Bench<'a> {
+    job: &'a Job,
+    meter: &'a Arc<Meter>,
+    signals: &'a Signals,
+}
+
+impl OnDevice for Bench<'_> {
+    type Done = anyhow::Result<Result<(), String>>;
+
+    fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
+        let mut pair = Pair::start(self.job, self.meter, builders, devices)?;
+        Ok(pair.run(self.meter, self.signals))
+    }
 }
 
 fn job(args: &PerfArgs) -> Result<Job, String> {

@@ -22,21 +22,24 @@ mod worker;
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use keyfence::EngineBuilder;
 use keyfence::config::Config;
-use keyfence::pmd::soft::SoftDevice;
+use keyfence::pmd::Device;
 use keyfence_benches::probe;
 use keyfence_mempool::sync::Arc;
 
 use crate::catalog::CATALOG;
+use crate::device::{Choice, OnDevice};
 use crate::exit::Exit;
-use crate::host::{Clock, allowed_cpus, fresh_seed, soft_devices};
-use crate::report::{Body, Finished, Problem, Report};
+use crate::host::{Clock, allowed_cpus, fresh_seed};
+use crate::report::{Body, Finished, Problem, Report, RunReport};
 use crate::signals::Signals;
 use drive::Driver;
 use progress::Progress;
 use scene::Scene;
+use verdict::Verdict;
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -65,90 +68,96 @@ pub fn run(args: &RunArgs, json: bool) -> Finished {
         Ok(config) => config,
         Err(errors) => return bad_start(Problem::of_config(&errors)),
     };
-    let started = scene::check(&config, &args.file).and_then(|()| begin(&config, json));
-    let (mut scene, run) = match started {
-        Ok(started) => started,
-        Err(error) => {
-            return Finished {
-                report: Report {
-                    device: Some(config.engines[0].device.clone()),
-                    ..bad_start(vec![Problem::text(&format!("{error:#}"))]).report
-                },
-                ..bad_start(Vec::new())
-            };
-        }
-    };
-    for arena in &scene.arenas {
-        for note in &arena.notes {
-            tracing::warn!("engine {}: {note}", arena.engine);
-        }
+    let driven = scene::check(&config, &args.file).and_then(|()| {
+        let choice = Choice::of_config(&config).map_err(|why| anyhow!("{why}"))?;
+        let run = Run::begin(&config, json)?;
+        let builders = (0..config.engines.len()).map(|at| EngineBuilder::from_config(&config, at));
+        choice.open(builders.collect(), run)?
+    });
+    let device = Some(config.engines[0].device.clone());
+    let mut finished =
+        driven.unwrap_or_else(|error| bad_start(vec![Problem::text(&format!("{error:#}"))]));
+    finished.report.device = device;
+    finished
+}
+
+/// What belongs to a run beside its engines.
+struct Run<'a> {
+    config: &'a Config,
+    signals: Signals,
+    seed: u128,
+    clock: Clock,
+    probe_ns: u64,
+}
+
+impl<'a> Run<'a> {
+    fn begin(config: &'a Config, json: bool) -> anyhow::Result<Self> {
+        let signals = Signals::watch(json.then_some(last_words as fn(i32) -> String));
+        let run = Self {
+            config,
+            signals: signals.context("watching for signals")?,
+            seed: fresh_seed()?,
+            clock: Clock::new(),
+            probe_ns: probe_ns(),
+        };
+        tracing::info!("{}", run.facts());
+        Ok(run)
     }
-    let mut seen = Driver::new(&mut scene, &run.signals, Progress::new()).run(&config);
-    let (board, arenas) = (Arc::clone(&scene.board), core::mem::take(&mut scene.arenas));
-    let mut events = Vec::new();
-    let ended = scene.end(config.timeouts.shutdown_timeout_ns, &mut events);
-    events
-        .iter()
-        .for_each(|(side, event)| seen.note(*side, event));
-    let verdict = verdict::judge(&config, &seen, &board, &ended);
-    let probe_ns = run.probe_ns.min(probe_ns());
-    let report = summary::report(&verdict, &seen, &board, &arenas, probe_ns);
+
+    /// What one must know to do it again.
+    fn facts(&self) -> String {
+        let load = self.config.load.as_ref().expect("checked before").seed;
+        format!(
+            "seed of the engines {:#034x}, of the load {load}; clock: {}",
+            self.seed,
+            self.clock.source()
+        )
+    }
+}
+
+impl OnDevice for Run<'_> {
+    type Done = anyhow::Result<Finished>;
+
+    fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
+        let config = self.config;
+        let mut scene = Scene::start(config, builders, devices, &self.clock, self.seed)?;
+        for arena in &scene.arenas {
+            for note in &arena.notes {
+                tracing::warn!("engine {}: {note}", arena.engine);
+            }
+        }
+        let mut seen = Driver::new(&mut scene, &self.signals, Progress::new()).run(config);
+        let (board, arenas) = (Arc::clone(&scene.board), core::mem::take(&mut scene.arenas));
+        let mut events = Vec::new();
+        let ended = scene.end(config.timeouts.shutdown_timeout_ns, &mut events);
+        events
+            .iter()
+            .for_each(|(side, event)| seen.note(*side, event));
+        let verdict = verdict::judge(config, &seen, &board, &ended);
+        let probe_ns = self.probe_ns.min(probe_ns());
+        let report = summary::report(&verdict, &seen, &board, &arenas, probe_ns);
+        let text = text::of(&report, &self.facts(), &arenas);
+        Ok(finished(&verdict, report, text))
+    }
+}
+
+fn finished(verdict: &Verdict, report: RunReport, text: String) -> Finished {
     let exit = if verdict.caught_by.is_empty() {
         Exit::Good
     } else {
         Exit::CheckFailed
     };
-    let text = text::of(&report, &run.facts(&config), &arenas);
-    let errors = verdict
-        .errors
-        .iter()
-        .map(|line| Problem::text(line))
-        .collect();
+    let lines = verdict.errors.iter();
+    let errors = lines.map(|line| Problem::text(line)).collect();
     Finished {
         exit,
         report: Report {
-            device: Some(config.engines[0].device.clone()),
             body: Some(Body::Run(Box::new(report))),
             ok: exit == Exit::Good,
             ..Report::new(Some("run"), errors)
         },
         text,
     }
-}
-
-/// What belongs to a run beside its engines.
-struct Run {
-    signals: Signals,
-    seed: u128,
-    clock: &'static str,
-    probe_ns: u64,
-}
-
-impl Run {
-    /// What one must know to do it again.
-    fn facts(&self, config: &Config) -> String {
-        let load = config.load.as_ref().expect("checked before").seed;
-        format!(
-            "seed of the engines {:#034x}, of the load {load}; clock: {}",
-            self.seed, self.clock
-        )
-    }
-}
-
-fn begin(config: &Config, json: bool) -> anyhow::Result<(Scene<SoftDevice>, Run)> {
-    let signals = Signals::watch(json.then_some(last_words as fn(i32) -> String));
-    let signals = signals.context("watching for signals")?;
-    let seed = fresh_seed()?;
-    let clock = Clock::new();
-    let run = Run {
-        signals,
-        seed,
-        clock: clock.source(),
-        probe_ns: probe_ns(),
-    };
-    tracing::info!("{}", run.facts(config));
-    let devices = soft_devices(config.engines.len())?;
-    Ok((Scene::start(config, devices, &clock, seed)?, run))
 }
 
 /// The middle one of a few probes: the host moves the processors about. 0 with one CPU, where there is no way to go.

@@ -72,12 +72,12 @@ impl<D: Device> Scene<D> {
     /// What was short. Nothing is left behind then.
     pub fn start(
         config: &Config,
+        builders: Vec<EngineBuilder>,
         devices: Vec<D>,
         clock: &Clock,
         seed: u128,
     ) -> anyhow::Result<Self> {
-        let builders = [0, 1].map(|engine| EngineBuilder::from_config(config, engine));
-        let mut host = Host::start(builders.into(), devices, clock, seed)?;
+        let mut host = Host::start(builders, devices, clock, seed)?;
         let load = config.load.clone().expect("checked before");
         let contexts = load.contexts as usize;
         let sides = [0, 1].map(|side| Side::new(host.ledger(side), contexts));

@@ -332,16 +332,18 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
 fn bad_address(address: &str) -> ControlError {
     ControlError::BadAddress {
         address: address.to_owned(),
-        allowed: "HOST:PORT, of an address that an RDMA adapter has",
+        allowed: "HOST:PORT or rdma:HOST:PORT, of an address that an RDMA adapter has",
     }
 }
 
+/// `HOST:PORT`, also with the scheme of configurations before it.
 fn parse(address: &str) -> Result<SocketAddr, ControlError> {
-    let host = address.rsplit_once(':').map(|(host, _)| host);
+    let place = address.strip_prefix("rdma:").unwrap_or(address);
+    let host = place.rsplit_once(':').map(|(host, _)| host);
     if host.is_none_or(|host| host.is_empty() || host.contains('\0')) {
         return Err(bad_address(address));
     }
-    let mut found = address.to_socket_addrs();
+    let mut found = place.to_socket_addrs();
     let first = found.as_mut().ok().and_then(Iterator::next);
     first.ok_or_else(|| bad_address(address))
 }
@@ -373,6 +375,7 @@ mod tests {
             );
         }
         assert_eq!(parse("10.9.9.1:7471").unwrap().port(), 7471);
+        assert_eq!(parse("rdma:10.9.9.1:7471"), parse("10.9.9.1:7471"));
         assert!(parse("[fe80::1]:7471").unwrap().is_ipv6());
     }
 }

@@ -1,6 +1,6 @@
 //! `verbs`: RDMA adapters (InfiniBand, RoCE, Soft-RoCE) through libibverbs and librdmacm.
 //!
-//! A [`VerbsDevice`] is an adapter's port, a [`VerbsPath`] the poll path of one of its lcores. Addresses are `HOST:PORT`. Both libraries are
+//! A [`VerbsDevice`] is an adapter's port, a [`VerbsPath`] the poll path of one of its lcores. Addresses are `HOST:PORT` or `rdma:HOST:PORT`. Both libraries are
 //! loaded at run time: a binary with this driver also starts where they are not installed, and opening a device says what is missing.
 //! `DESIGN.md` of this crate says how the contract is kept, and what a process needs (packages, permissions, locked memory).
 //!

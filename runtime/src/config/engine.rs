@@ -1,5 +1,6 @@
 //! `[[engine]]`: what makes an engine, and what an lcore does when there is nothing to do.
 
+use super::peer::{PeerAddress, parse_address};
 use super::reader::{Item, Key, Kind, read_list};
 use super::report::{Path, Report};
 use super::value;
@@ -16,6 +17,9 @@ pub struct EngineConfig {
     pub lcores: Vec<u32>,
     /// `idle`: what an lcore does when a step found nothing.
     pub idle: IdlePolicy,
+    /// `listen`: the address `"rdma:HOST:PORT"` at which its `rdma:` peers reach it. Needed where one of them has a name that sorts before this engine's: that one
+    /// connects. An engine with `local:` peers is reached by its name.
+    pub listen: Option<PeerAddress>,
     /// `step_max`: a longer time from one poll step to the next is counted (`steps_overran`).
     pub step_max_ns: u64,
 }
@@ -40,6 +44,7 @@ impl Default for EngineConfig {
             device: String::new(),
             lcores: vec![0],
             idle: IdlePolicy::Spin,
+            listen: None,
             step_max_ns: 100_000_000,
         }
     }
@@ -78,10 +83,20 @@ pub(super) const KEYS: &[Key<EngineDraft>] = &[
         Kind::DurationNs(1_000, 1_000_000_000, |e| &mut e.max_sleep_ns),
     ),
     Key::optional(
+        "listen",
+        Kind::Text(is_listen_address, "\"rdma:HOST:PORT\"", |e, text| {
+            e.config.listen = parse_address(text);
+        }),
+    ),
+    Key::optional(
         "step_max",
         Kind::DurationNs(10_000, 60_000_000_000, |e| &mut e.config.step_max_ns),
     ),
 ];
+
+fn is_listen_address(text: &str) -> bool {
+    matches!(parse_address(text), Some(PeerAddress::Rdma { .. }))
+}
 
 /// How many lcores an engine may have.
 const LCORES: (usize, usize) = (1, 64);

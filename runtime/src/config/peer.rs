@@ -1,5 +1,6 @@
 //! `[[peer]]`: the engines that an engine talks to. Nobody else is admitted.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use super::engine::{NAME_RULE, is_name};
@@ -38,6 +39,16 @@ pub enum PeerAddress {
         /// 1 to 65535.
         port: u16,
     },
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(name) => write!(f, "local:{name}"),
+            Self::Shm(name) => write!(f, "shm:{name}"),
+            Self::Rdma { host, port } => write!(f, "rdma:{host}:{port}"),
+        }
+    }
 }
 
 impl Default for PeerConfig {
@@ -98,7 +109,8 @@ fn set_address(peer: &mut PeerDraft, text: &str) {
     peer.config.address = parse_address(text).expect("only legal texts are set");
 }
 
-fn parse_address(text: &str) -> Option<PeerAddress> {
+/// The address that a text says.
+pub(super) fn parse_address(text: &str) -> Option<PeerAddress> {
     let (scheme, rest) = text.split_once(':')?;
     match scheme {
         "local" => is_name(rest).then(|| PeerAddress::Local(rest.into())),

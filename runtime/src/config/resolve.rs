@@ -132,6 +132,10 @@ fn resolve_peers(peers: &mut [PeerConfig], engines: &[EngineConfig], report: &mu
         report.check(&[&key("secret_file"), &key("address")], || {
             wrong_secret(peer, peers, engines)
         });
+        report.check(
+            &[&key("address"), &key("name"), &key("engine"), "engine"],
+            || unheard(peer, engines),
+        );
         let PeerAddress::Local(target) = peer.address.clone() else {
             continue;
         };
@@ -220,6 +224,23 @@ fn wrong_local(
             ),
             allowed,
         )
+    })
+}
+
+/// The engine whose name sorts first connects; the other must listen.
+fn unheard(peer: &PeerConfig, engines: &[EngineConfig]) -> Option<(String, String)> {
+    let own = engines.get(peer.engine)?;
+    let asks = matches!(peer.address, PeerAddress::Rdma { .. }) && peer.name < own.name;
+    (asks && own.listen.is_none()).then(|| {
+        let what = format!(
+            "is of a peer that connects to engine {}, which listens nowhere",
+            own.name
+        );
+        let allowed = format!(
+            "listen = \"rdma:HOST:PORT\" in engine {}, or a name of the peer that sorts behind it",
+            own.name
+        );
+        (what, allowed)
     })
 }
 

@@ -11,10 +11,10 @@ pub struct VerbsConfig {
     pub device: Option<String>,
     /// `port`: its port, 1 to 255.
     pub port: u32,
-    /// `gid_index`: index in the port's GID table, 0 to 255.
-    pub gid_index: u32,
-    /// `mtu`: path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    pub mtu_bytes: u32,
+    /// `gid_index`: index in the port's GID table, 0 to 255. Left out: the one of the address that is listened on or connected from.
+    pub gid_index: Option<u32>,
+    /// `mtu`: path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides must have the same. Left out: what the port has.
+    pub mtu_bytes: Option<u32>,
     /// `traffic_class`: of the packets' global route header, 0 to 255.
     pub traffic_class: u32,
     /// `retry_cnt`: transport retries, 0 to 6. 7 is refused: some adapters then retry for ever, and a reclaim must end (R6).
@@ -43,8 +43,8 @@ impl Default for VerbsConfig {
         Self {
             device: None,
             port: 1,
-            gid_index: 0,
-            mtu_bytes: 1024,
+            gid_index: None,
+            mtu_bytes: None,
             traffic_class: 0,
             retry_count: 6,
             rnr_retry_count: 6,
@@ -64,7 +64,7 @@ pub(super) const KEYS: &[Key<VerbsConfig>] = &[
         ),
     ),
     Key::optional("port", Kind::Count(1, 255, |v| &mut v.port)),
-    Key::optional("gid_index", Kind::Count(0, 255, |v| &mut v.gid_index)),
+    Key::optional("gid_index", Kind::Nested(read_gid_index)),
     Key::optional("mtu", Kind::Nested(read_mtu)),
     Key::optional(
         "traffic_class",
@@ -87,12 +87,19 @@ pub(super) const KEYS: &[Key<VerbsConfig>] = &[
 const KEY_MODES: [Option<KeyMode>; 3] = [None, Some(KeyMode::Window), Some(KeyMode::Region)];
 const MTUS_BYTES: [u64; 5] = [256, 512, 1024, 2048, 4096];
 
+fn read_gid_index(verbs: &mut VerbsConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
+    match value::count(item.get_ref(), 0, 255) {
+        Ok(index) => verbs.gid_index = Some(index as u32),
+        Err(refusal) => report.refuse_at(path, item.span().start, refusal.what, refusal.allowed),
+    }
+}
+
 fn read_mtu(verbs: &mut VerbsConfig, item: &Item<'_>, path: &Path, report: &mut Report<'_>) {
     let mtu = value::count(item.get_ref(), 256, 4096)
         .ok()
         .filter(|bytes| MTUS_BYTES.contains(bytes));
     match mtu {
-        Some(bytes) => verbs.mtu_bytes = bytes as u32,
+        Some(bytes) => verbs.mtu_bytes = Some(bytes as u32),
         None => refuse(report, path, item, format!("one of {MTUS_BYTES:?}")),
     }
 }

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use keyfence_mempool::ring::spsc;
 use keyfence_pmd::{Completion, ControlError, Device, OpenPathError};
 
-use crate::config::{
-    Config, EngineConfig, IdlePolicy, KeyMode, MemoryConfig, PeerAddress, Timeouts,
-};
+use crate::config::{Config, EngineConfig, IdlePolicy, KeyMode, MemoryConfig, Timeouts};
 use crate::context::ops::Ops;
 use crate::context::quota::{Gauge, Quota};
 use crate::context::state::Contexts;
@@ -59,6 +57,14 @@ pub enum BuildError {
         "peer {peer} needs the secret that it shares with this engine, which was not read; load the configuration from its file, or give it to the builder"
     )]
     NoSecret {
+        /// Its name.
+        peer: String,
+    },
+    /// A peer over a fabric connects to this engine, since its name sorts first, and has nowhere to.
+    #[error(
+        "peer {peer} connects to this engine, since its name sorts first, and the engine listens nowhere; give it an address to listen on, rdma:HOST:PORT"
+    )]
+    ListensNowhere {
         /// Its name.
         peer: String,
     },
@@ -120,6 +126,8 @@ pub(super) struct PeerPlan {
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
     pub(super) engine: EngineConfig,
+    /// Where it listens; by its own name if not told.
+    pub(super) listen: Option<String>,
     pub(super) memory: MemoryConfig,
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
@@ -138,6 +146,7 @@ impl EngineBuilder {
         };
         Self {
             engine,
+            listen: None,
             memory: MemoryConfig::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
@@ -153,22 +162,19 @@ impl EngineBuilder {
             .peers
             .iter()
             .filter(|peer| peer.engine == engine)
-            .map(|peer| {
-                let address = match &peer.address {
-                    PeerAddress::Local(name) => format!("local:{name}"),
-                    PeerAddress::Shm(name) => format!("shm:{name}"),
-                    PeerAddress::Rdma { host, port } => format!("rdma:{host}:{port}"),
-                };
-                PeerPlan {
-                    name: peer.name.clone(),
-                    address,
-                    lcores: peer.lcores,
-                    secret: peer.secret.clone(),
-                    wants_secret: peer.secret_file.is_some(),
-                }
+            .map(|peer| PeerPlan {
+                name: peer.name.clone(),
+                address: peer.address.to_string(),
+                lcores: peer.lcores,
+                secret: peer.secret.clone(),
+                wants_secret: peer.secret_file.is_some(),
             });
         Self {
             engine: config.engines[engine].clone(),
+            listen: config.engines[engine]
+                .listen
+                .as_ref()
+                .map(ToString::to_string),
             memory: config.memory.clone(),
             limits: config.limits.clone(),
             timeouts: config.timeouts.clone(),
@@ -196,6 +202,17 @@ impl EngineBuilder {
     #[must_use]
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.engine.idle = idle;
+        self
+    }
+
+    /// The device's address at which peers reach this engine, such as `rdma:HOST:PORT`. Without it the engine listens on `local:` and its own name, which a device
+    /// of one process has.
+    ///
+    /// Of two peers the one whose name sorts first connects. So an engine needs an address of its own if one of its `rdma:` peers sorts before it, and
+    /// [`EngineBuilder::build`] refuses one without.
+    #[must_use]
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = Some(address.to_owned());
         self
     }
 
@@ -246,7 +263,7 @@ impl EngineBuilder {
             lcores,
             secret,
             // Over a fabric anybody can knock.
-            wants_secret: address.starts_with("rdma:"),
+            wants_secret: is_fabric(address),
         });
         self
     }
@@ -305,8 +322,8 @@ impl EngineBuilder {
                 _death: death,
             }));
         }
-        if !self.peers.is_empty() {
-            device.listen(&format!("local:{}", self.engine.name))?;
+        if let Some(address) = self.listen_address() {
+            device.listen(&address)?;
         }
         let identity = Identity {
             name: self.engine.name.clone(),
@@ -330,8 +347,17 @@ impl EngineBuilder {
         })
     }
 
+    /// Where it listens, if it has peers that may connect there.
+    fn listen_address(&self) -> Option<String> {
+        let is_local = |peer: &PeerPlan| !is_fabric(&peer.address);
+        let by_name = || format!("local:{}", self.engine.name);
+        self.listen
+            .clone()
+            .or_else(|| self.peers.iter().any(is_local).then(by_name))
+    }
+
     /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.
-    fn slots_of_lcore(&self) -> u16 {
+    pub(super) fn slots_of_lcore(&self) -> u16 {
         let slots = u64::from(self.lanes_of_lcore()) * LANE_SLOTS_A_LANE;
         slots.min(LaneSet::MAX_LANES as u64) as u16
     }
@@ -434,6 +460,11 @@ impl EngineBuilder {
             trace: Trace::new(limits.trace_records as usize),
         }
     }
+}
+
+/// Whether others than this process can reach an address.
+pub(super) fn is_fabric(address: &str) -> bool {
+    address.starts_with("rdma:")
 }
 
 fn capacity(limits: &Limits, lanes: u16) -> Capacity {

@@ -5,7 +5,7 @@ use keyfence_pmd::{Caps, Control};
 
 use crate::config::{Config, KeyMode, PeerConfig};
 use crate::context::ops::MAX_RANGES;
-use crate::engine::build::{BuildError, EngineBuilder, PeerPlan};
+use crate::engine::build::{BuildError, EngineBuilder, PeerPlan, is_fabric};
 use crate::session::name_tag;
 
 impl EngineBuilder {
@@ -42,12 +42,17 @@ impl EngineBuilder {
         )
     }
 
-    /// R12: who is to be known by a secret has one, and no two are taken for each other.
+    /// R12: who is to be known by a secret has one, who connects has where to, and no two are taken for each other.
     pub(super) fn check_peers(&self) -> Result<(), BuildError> {
         for (at, peer) in self.peers.iter().enumerate() {
             if peer.wants_secret && peer.secret.is_none() {
                 let peer = peer.name.clone();
                 return Err(BuildError::NoSecret { peer });
+            }
+            let connects_here = is_fabric(&peer.address) && peer.name < self.engine.name;
+            if connects_here && self.listen.is_none() {
+                let peer = peer.name.clone();
+                return Err(BuildError::ListensNowhere { peer });
             }
             let same = |other: &&PeerPlan| name_tag(&other.name) == name_tag(&peer.name);
             if let Some(other) = self.peers[..at].iter().find(same) {

@@ -36,7 +36,7 @@ fn examples() -> Vec<Example> {
         "the examples are in {}",
         folder.display()
     );
-    // Secrets are nobody's to commit, so no file of the folder can name one.
+    // What no file of the folder has: each kind of address, and secrets for them.
     let secrets = Example {
         name: "peers with secrets".to_owned(),
         source: SECRETS.to_owned(),
@@ -52,6 +52,7 @@ bytes = "256MiB"
 [[engine]]
 name = "left"
 lcores = [0]
+listen = "rdma:10.9.9.2:4791"
 
 [[engine]]
 name = "right"

@@ -12,7 +12,7 @@ use keyfence::config::{Catalog, Config, ConfigError, OptionKind, ServiceKind};
 
 /// A device and a service, so that the files of these tests have something to name.
 const CATALOG: Catalog<'static> = Catalog {
-    devices: &["soft"],
+    devices: &["soft", "verbs"],
     services: &[ServiceKind {
         name: "echo",
         options: &[

@@ -11,6 +11,38 @@ const PAIR: &str = "[[engine]]\nname = \"a\"\nlcores = [0, 1]\n[[engine]]\nname 
                     [[peer]]\nname = \"a\"\nengine = \"b\"\naddress = \"local:a\"\n";
 
 #[test]
+fn an_engine_that_a_peer_connects_to_listens() {
+    let peer = |name: &str| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\naddress = \"rdma:10.0.0.1:7471\"\nsecret_file = \"s\"\n"
+        )
+    };
+    let engine = |listen: &str| format!("[[engine]]\nname = \"b\"\nlcores = [0]\n{listen}");
+    read(&(engine("") + &peer("c")));
+    assert_refused(
+        &engine(""),
+        &peer("a"),
+        "\"rdma:10.0.0.1:7471\"",
+        "peer.address",
+        &["connects to engine b", "listens nowhere"],
+        "listen = \"rdma:HOST:PORT\" in engine b",
+    );
+    let config = read(&(engine("listen = \"rdma:[fe80::1]:7471\"\n") + &peer("a")));
+    let listen = config.engines[0].listen.as_ref().map(ToString::to_string);
+    assert_eq!(listen.as_deref(), Some("rdma:[fe80::1]:7471"));
+    for bad in ["local:b", "shm:b", "rdma:10.0.0.1", "10.0.0.1:7471"] {
+        assert_refused(
+            "",
+            &engine(&format!("listen = \"{bad}\"\n")),
+            &format!("\"{bad}\""),
+            "engine.listen",
+            &[bad],
+            "rdma:HOST:PORT",
+        );
+    }
+}
+
+#[test]
 fn names_are_unique_and_known() {
     read(PAIR);
     let third = "[[engine]]\nname = \"b\" #third\nlcores = [0]\n";
