@@ -68,6 +68,16 @@ fn many_in_flight_and_a_fixed_rate_end_with_every_operation_counted() {
 }
 
 #[test]
+fn writes_go_there_and_back() {
+    // One byte's stamps go round more than once in 450 operations.
+    for size in ["1", "64", "100000"] {
+        let report = measured(&["--ping-pong", "--size", size]);
+        assert_eq!(report["perf"]["one_way"], true, "{size}");
+        assert_eq!(report["perf"]["op"], "write");
+    }
+}
+
+#[test]
 fn histogram_files_are_readable() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
@@ -88,6 +98,15 @@ fn what_is_wrong_is_exit_2_and_says_what_is_allowed() {
         (&["--op", "swap"], "possible values: write, read, send"),
         (&["--cpus", "0"], "two are wanted"),
         (&["--op", "send", "--size", "1MiB"], "message"),
+        (
+            &["--ping-pong", "--op", "read"],
+            "for writes of at least a byte",
+        ),
+        (
+            &["--ping-pong", "--size", "0"],
+            "for writes of at least a byte",
+        ),
+        (&["--ping-pong", "--depth", "2"], "cannot be used with"),
         (&["--hgrm", "/no/such/folder/a"], "/no/such/folder/a"),
     ] {
         let _one = alone();

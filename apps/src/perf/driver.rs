@@ -3,11 +3,12 @@
 use keyfence::ids::RemoteContext;
 use keyfence::latency::LatencyHistogram;
 use keyfence::{
-    Buf, Context, Event, Import, Local, MAX_COPIED_MESSAGE_BYTES, Service, Status, SubmitError,
-    Work,
+    Buf, Context, Event, Import, Lease, Local, MAX_COPIED_MESSAGE_BYTES, Rights, Service, Status,
+    SubmitError, Work,
 };
 use keyfence_mempool::sync::Arc;
 
+use super::landing::{Landing, stamp};
 use super::meter::{Meter, Round, STOP, Turn, is_probe};
 use super::{Job, Op};
 
@@ -20,6 +21,10 @@ pub struct Driver {
     meter: Arc<Meter>,
     bufs: Vec<Buf>,
     import: Option<Import>,
+    /// Where writes come back, in a ping-pong of them.
+    landing: Option<Landing>,
+    /// How many writes went off in all.
+    written: u64,
     target: Option<RemoteContext>,
     turn: Turn,
     round: Counts,
@@ -53,6 +58,8 @@ impl Driver {
             meter,
             bufs: Vec::new(),
             import: None,
+            landing: None,
+            written: 0,
             target: None,
             turn: 0,
             round,
@@ -108,6 +115,9 @@ impl Driver {
         let size = self.job.size;
         let buf = &self.bufs[(self.round.submitted % self.bufs.len() as u64) as usize];
         let local = [Local::prefix(buf, size)];
+        if self.landing.is_some() {
+            stamp(buf, size, self.written);
+        }
         let done = match (self.job.op, &self.import, self.target) {
             (Op::Write, Some(import), _) => cx.write(import, 0, &local, start_ns),
             (Op::Read, Some(import), _) => cx.read(import, 0, &local, start_ns),
@@ -120,6 +130,7 @@ impl Driver {
         match done {
             Ok(()) => {
                 self.round.submitted += 1;
+                self.written += 1;
                 self.pinged_ns = start_ns;
                 true
             }
@@ -130,6 +141,30 @@ impl Driver {
                 false
             }
         }
+    }
+
+    /// What went off last is back.
+    fn came_back(&mut self) {
+        let both_ways_ns = self.meter.clock.now_ns().saturating_sub(self.pinged_ns);
+        self.ended(both_ways_ns / 2);
+    }
+
+    /// The target's memory is open to writes; in a ping-pong of them, ours is opened to its.
+    fn granted(&mut self, cx: &mut Context<'_>, import: Import) {
+        if self.job.is_ping_pong {
+            let bytes = self.job.size;
+            let landing = match cx.alloc(bytes) {
+                Ok(buf) => Landing::new(buf, bytes),
+                Err(error) => return self.meter.fail(format!("the driver's landing: {error}")),
+            };
+            let rights = Rights::READ_WRITE;
+            let done = cx.grant(landing.buf(), 0..bytes, rights, import.owner, Lease::None);
+            if let Err(error) = done {
+                self.meter.fail(format!("the driver's grant: {error}"));
+            }
+            self.landing = Some(landing);
+        }
+        self.import = Some(import);
     }
 
     fn ended(&mut self, latency_ns: u64) {
@@ -179,6 +214,12 @@ impl Service for Driver {
             self.meter.end(turn);
             return Work::Idle;
         }
+        let has_landed = self.landing.as_mut().is_some_and(Landing::has_landed);
+        if has_landed {
+            self.came_back();
+            // The round may have ended.
+            return Work::Busy;
+        }
         if self.submit_due(cx) {
             Work::Busy
         } else {
@@ -186,25 +227,24 @@ impl Service for Driver {
         }
     }
 
-    fn on_event(&mut self, _cx: &mut Context<'_>, event: Event) {
+    fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
         match event {
             Event::Completed(done) if done.status != Status::Ok => {
                 let why = format!("a {:?} ended as {:?}", done.kind, done.status);
                 self.meter.fail(why);
             }
-            Event::Completed(_) if self.job.is_ping_pong() => {}
+            Event::Completed(_) if self.job.is_ping_pong => {}
             Event::Completed(done) => {
                 self.ended(self.meter.clock.now_ns().saturating_sub(done.token));
             }
             Event::Message(message) => {
                 if self.target.is_none() {
                     self.target = Some(message.from());
-                } else if self.job.is_ping_pong() {
-                    let both_ways_ns = self.meter.clock.now_ns().saturating_sub(self.pinged_ns);
-                    self.ended(both_ways_ns / 2);
+                } else if self.job.is_ping_pong {
+                    self.came_back();
                 }
             }
-            Event::Granted(import) => self.import = Some(import),
+            Event::Granted(import) => self.granted(cx, import),
             Event::PeerDown(_) => self.meter.fail("the session with the peer ended".into()),
             _ => {}
         }

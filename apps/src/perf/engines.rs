@@ -161,7 +161,8 @@ pub fn builders(job: &Job) -> [EngineBuilder; 2] {
 fn limits(job: &Job) -> Limits {
     let bytes = (u64::from(job.depth) + 1) * (job.size as u64 + 64);
     let context = ContextLimits {
-        buffers: job.depth + 1,
+        // One is where writes of a ping-pong land.
+        buffers: job.depth + 2,
         ops_in_flight: job.depth.max(64),
         bytes_in_flight: bytes.max(1 << 20),
         exposed_bytes: (job.size as u64).max(4096),
@@ -181,7 +182,7 @@ fn limits(job: &Job) -> Limits {
 fn memory(job: &Job, limits: &Limits) -> MemoryConfig {
     let memory = MemoryConfig {
         pools: vec![PoolConfig {
-            buffer_bytes: (job.size as u64).max(64),
+            buffer_bytes: (job.size as u64).max(64).next_multiple_of(64),
             count: limits.buffers,
         }],
         receive_buffer_bytes: (job.size as u64 + 64)

@@ -2,6 +2,7 @@
 
 mod driver;
 mod engines;
+mod landing;
 mod logs;
 mod meter;
 mod reactor;
@@ -63,6 +64,9 @@ pub struct PerfArgs {
     /// Operations in flight: closed loop, the next begins when one ends
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
+    /// With --op write: there and back, each side polling its memory, and half of that is the latency
+    #[arg(long, conflicts_with_all = ["depth", "rate"])]
+    ping_pong: bool,
     /// Open loop: so many operations a second, whatever becomes of those before; latency counts from the intended start
     #[arg(long, value_name = "PER_S", conflicts_with = "depth", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate: Option<u64>,
@@ -99,15 +103,10 @@ pub struct Job {
     pub depth: u32,
     /// In an open loop, from one intended start to the next.
     pub interval_ns: Option<f64>,
+    /// Whether an operation goes there and back.
+    pub is_ping_pong: bool,
     /// Where the lcores run.
     pub cpus: [u32; 2],
-}
-
-impl Job {
-    /// Whether a message goes there and back.
-    pub fn is_ping_pong(&self) -> bool {
-        self.op == Op::Send && self.depth == 1 && self.interval_ns.is_none()
-    }
 }
 
 /// Measures; 2 if the machine doesn't let it, 1 if something went wrong meanwhile.
@@ -194,7 +193,15 @@ fn job(args: &PerfArgs) -> Result<Job, String> {
         Some(&[first, second]) => [first, second],
         Some(other) => return Err(format!("--cpus: {} given; two are wanted", other.len())),
     };
+    if args.ping_pong && (args.op == Op::Read || args.size == 0) {
+        return Err(
+            "--ping-pong is for writes of at least a byte; a send of --depth 1 is one anyway"
+                .into(),
+        );
+    }
+    let is_one_message = args.op == Op::Send && args.depth == 1 && args.rate.is_none();
     Ok(Job {
+        is_ping_pong: args.ping_pong || is_one_message,
         op: args.op,
         size: args.size as usize,
         round_ops: args.iters.div_ceil(args.rounds.into()),

@@ -41,7 +41,7 @@ pub fn report(job: &Job, measured: &Measured) -> PerfReport {
         iters: ops,
         depth: job.depth,
         open_loop: job.interval_ns.is_some(),
-        one_way: job.is_ping_pong(),
+        one_way: job.is_ping_pong,
         cpus: job.cpus,
         latency_ns: Latency::of(all.as_hdr(), all.max_ns()),
         rate_per_s: Middle::of(&rates).p50,

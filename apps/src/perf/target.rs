@@ -1,10 +1,13 @@
 //! The context on the other side: it grants, or answers messages.
 
-use keyfence::{Buf, Context, Event, Lease, MAX_COPIED_MESSAGE_BYTES, Rights, Service, Work};
+use keyfence::{
+    Buf, Context, Event, Import, Lease, MAX_COPIED_MESSAGE_BYTES, Rights, Service, Work,
+};
 use keyfence::{Local, ids::RemoteContext};
 use keyfence_mempool::sync::Arc;
 
 use super::driver::DRIVER;
+use super::landing::{Landing, stamp};
 use super::meter::Meter;
 use super::{Job, Op};
 
@@ -13,6 +16,9 @@ pub struct Target {
     job: Job,
     meter: Arc<Meter>,
     buf: Option<Buf>,
+    landing: Option<Landing>,
+    import: Option<Import>,
+    written: u64,
     asked: bool,
     driver: Option<RemoteContext>,
 }
@@ -24,6 +30,9 @@ impl Target {
             job,
             meter,
             buf: None,
+            landing: None,
+            import: None,
+            written: 0,
             asked: false,
             driver: None,
         }
@@ -45,10 +54,35 @@ impl Target {
                 .map(drop)
                 .map_err(|error| error.to_string()),
         };
-        self.buf = Some(buf);
+        if self.job.is_ping_pong && self.job.op == Op::Write {
+            self.landing = Some(Landing::new(buf, bytes));
+            self.buf = cx.alloc(bytes).ok();
+        } else {
+            self.buf = Some(buf);
+        }
         if let Err(why) = done {
             self.meter.fail(format!("the target: {why}"));
         }
+    }
+
+    /// What has landed goes back, if this is a ping-pong of writes.
+    fn write_back(&mut self, cx: &mut Context<'_>) -> Work {
+        let Some(landing) = &mut self.landing else {
+            return Work::Wait;
+        };
+        let (Some(import), Some(source)) = (&self.import, &self.buf) else {
+            return Work::Idle;
+        };
+        if !landing.has_landed() {
+            return Work::Idle;
+        }
+        stamp(source, self.job.size, self.written);
+        self.written += 1;
+        let local = [Local::prefix(source, self.job.size)];
+        if let Err(error) = cx.write(import, 0, &local, 0) {
+            self.meter.fail(format!("writing back: {error}"));
+        }
+        Work::Busy
     }
 
     fn answer(&self, cx: &mut Context<'_>, to: RemoteContext) {
@@ -68,7 +102,7 @@ impl Target {
 impl Service for Target {
     fn poll(&mut self, cx: &mut Context<'_>) -> Work {
         if self.driver.is_some() {
-            return Work::Wait;
+            return self.write_back(cx);
         }
         let peer = cx.peers().next();
         if let (Some(peer), false) = (peer, self.asked) {
@@ -86,11 +120,12 @@ impl Service for Target {
                     self.meet(cx, driver);
                 }
             }
-            Event::Message(message) if self.job.is_ping_pong() => {
+            Event::Message(message) if self.job.is_ping_pong => {
                 let from = message.from();
                 drop(message);
                 self.answer(cx, from);
             }
+            Event::Granted(import) => self.import = Some(import),
             _ => {}
         }
     }

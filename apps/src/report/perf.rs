@@ -25,7 +25,7 @@ pub struct PerfReport {
     pub depth: u32,
     /// Whether they began at a rate and not each when one ended.
     pub open_loop: bool,
-    /// Whether the latency is half of a message's way there and back.
+    /// Whether the latency is half of an operation's way there and back.
     pub one_way: bool,
     /// CPUs of the two lcores.
     pub cpus: [u32; 2],
