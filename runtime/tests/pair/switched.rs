@@ -19,6 +19,10 @@ pub struct Switches {
     pub error_hangs: AtomicBool,
     /// Queue pairs can't be made.
     pub create_fails: AtomicBool,
+    /// The queue pair that was made last is moved to error with the next look for events, which takes this back.
+    pub break_last: AtomicBool,
+    /// Its number.
+    pub last_qp: AtomicU64,
     /// Queue pairs that exist.
     pub qps: AtomicU64,
     /// Windows that exist.
@@ -102,6 +106,7 @@ impl<D: Device> Control for Switched<D> {
         hangs(&self.switches.create_fails)?;
         let qp = self.inner.create_qp(config)?;
         self.switches.qps.fetch_add(1, Ordering::Relaxed);
+        set(&self.switches.last_qp, qp.0.into());
         Ok(qp)
     }
     fn listen(&self, address: &str) -> Result<(), ControlError> {
@@ -117,6 +122,10 @@ impl<D: Device> Control for Switched<D> {
         self.inner.reject(request, private)
     }
     fn poll_event(&self) -> Option<ControlEvent> {
+        if self.switches.break_last.swap(false, Ordering::Relaxed) {
+            let last = QpId(self.switches.last_qp.load(Ordering::Relaxed) as u32);
+            self.inner.error_qp(last).unwrap();
+        }
         self.inner.poll_event()
     }
     fn error_qp(&self, qp: QpId) -> Result<(), ControlError> {
