@@ -1,18 +1,18 @@
 //! Field case B07, for any device: after a forced queue pair error, what was submitted completes, for every context.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use keyfence::ids::LcoreId;
 use keyfence::pmd::Device;
 use keyfence::{Buf, Context, EngineEvent, Event, Import, Lease, Local, Rights, Service, Work};
+use keyfence_mempool::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
 use super::pair::scene::lookup;
 use super::pair::switched::{Switched, Switches, on};
 use super::pair::{Pair, Puppet};
 
-/// Contexts on each side.
-const CONTEXTS: usize = 4;
+/// The contexts that submit.
+const NAMES: [&str; 4] = ["worker-0", "worker-1", "worker-2", "worker-3"];
 
 /// Operations of one in flight.
 const DEPTH: u64 = 8;
@@ -91,36 +91,47 @@ impl Service for Worker {
     }
 }
 
-/// Workers on the left and owners on the right; a queue pair of `switches` is moved to error while they are busy. `step` is a step of both, which moves
-/// the pair's clock on. Returns the time from the error to the last completion.
+/// Workers on the left that each hold a grant of an owner's on the right.
+struct Field {
+    tallies: Vec<Arc<Tally>>,
+    owners: Vec<Puppet>,
+}
+
+impl Field {
+    fn new<D: Device>(pair: &mut Pair<D>) -> Self {
+        let (mut tallies, mut owners) = (Vec::new(), Vec::new());
+        for name in NAMES {
+            let tally = Arc::new(Tally::default());
+            let worker = Worker {
+                tally: Arc::clone(&tally),
+                bufs: Vec::new(),
+                import: None,
+            };
+            let opened = pair.left.engine.open(LcoreId(0), name, 1, Box::new(worker));
+            opened.unwrap();
+            let owner = pair.right.puppet(0, &name.replace("worker", "owner"));
+            pair.steps(100);
+            let holder = lookup(pair, &owner, name);
+            owner.act(move |cx| {
+                let memory = cx.alloc(BYTES).unwrap();
+                let granted = cx.grant(&memory, 0..BYTES, Rights::READ_WRITE, holder, Lease::None);
+                granted.unwrap();
+            });
+            owners.push(owner);
+            tallies.push(tally);
+        }
+        Self { tallies, owners }
+    }
+}
+
+/// A queue pair of `switches` is moved to error while workers on the left are busy. `step` is a step of both, which moves the pair's clock on. Returns
+/// the time from the error to the last completion.
 pub fn b07_all_that_was_submitted_completes<D: Device>(
     pair: &mut Pair<Switched<D>>,
     switches: &Switches,
     step: impl Fn(&mut Pair<Switched<D>>),
 ) -> u64 {
-    let mut owners: Vec<Puppet> = Vec::new();
-    let mut tallies: Vec<Arc<Tally>> = Vec::new();
-    const NAMES: [&str; CONTEXTS] = ["worker-0", "worker-1", "worker-2", "worker-3"];
-    for name in NAMES {
-        let tally = Arc::new(Tally::default());
-        let worker = Worker {
-            tally: Arc::clone(&tally),
-            bufs: Vec::new(),
-            import: None,
-        };
-        let opened = pair.left.engine.open(LcoreId(0), name, 1, Box::new(worker));
-        opened.unwrap();
-        let owner = pair.right.puppet(0, &name.replace("worker", "owner"));
-        pair.steps(100);
-        let holder = lookup(pair, &owner, name);
-        owner.act(move |cx| {
-            let memory = cx.alloc(BYTES).unwrap();
-            let granted = cx.grant(&memory, 0..BYTES, Rights::READ_WRITE, holder, Lease::None);
-            granted.unwrap();
-        });
-        owners.push(owner);
-        tallies.push(tally);
-    }
+    let Field { tallies, owners } = Field::new(pair);
     let until = |pair: &mut Pair<_>, done: &dyn Fn() -> bool, bound_ns: u64, what: &str| {
         let began_ns = pair.now_ns;
         while !done() {
