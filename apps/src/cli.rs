@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::check::CheckArgs;
 use crate::copy::CopyArgs;
 use crate::perf::PerfArgs;
+use crate::probe::ProbeArgs;
 use crate::run::RunArgs;
 
 /// An embedded poll-mode runtime for RDMA that takes remote keys back with an explicit epoch.
@@ -31,6 +32,8 @@ pub enum Command {
     Copy(CopyArgs),
     /// Measure the latency and rate of one operation, beside a cache line's round trip
     Perf(PerfArgs),
+    /// Test what an RDMA adapter does of what taking keys back needs, and say how keys would be made on it
+    Probe(ProbeArgs),
     /// Run two engines under a load that kills contexts while their operations fly, and check everything
     Run(RunArgs),
 }

@@ -11,6 +11,7 @@ mod device;
 mod exit;
 mod host;
 mod perf;
+mod probe;
 mod progress;
 mod report;
 mod run;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(args),
         Command::Copy(args) => copy::copy(args, cli.json),
         Command::Perf(args) => perf::perf(args, cli.json),
+        Command::Probe(args) => probe::probe(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
     };
     print(&finished, cli.json);

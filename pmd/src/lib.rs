@@ -8,6 +8,7 @@ pub mod conformance;
 mod device;
 mod error;
 mod ids;
+pub mod probe;
 #[cfg_attr(loom, allow(dead_code))]
 mod quiesce;
 pub mod soft;

@@ -88,6 +88,7 @@ suite! {
     arena_key_opens_nothing
     region_key_works_through_its_domain_until_deregistered
     region_key_has_byte_exact_bounds
+    region_rights_are_enforced
     message_behind_its_bind_carries_a_usable_key
     r12_local_key_of_another_domain_is_refused
     r12_region_key_of_another_domain_is_refused

@@ -60,6 +60,7 @@ const VARIANTS: &[Variant] = &[
 /// What Soft-RoCE of kernel 6.1 does, measured.
 const SOFT_ROCE: KnownCaps = KnownCaps {
     window_bounds: Some(false),
+    window_scope: Some(true),
     window_atomics: Some(true),
     chain_stops: Some(true),
     dealloc_fences: Some(true),
@@ -68,6 +69,7 @@ const SOFT_ROCE: KnownCaps = KnownCaps {
 };
 const UNKNOWN: KnownCaps = KnownCaps {
     window_bounds: None,
+    window_scope: None,
     window_atomics: None,
     chain_stops: None,
     dealloc_fences: None,

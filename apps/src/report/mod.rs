@@ -6,6 +6,7 @@ mod latency;
 mod perf;
 #[cfg(feature = "plant")]
 mod plants;
+mod probe;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use latency::*;
 pub use perf::*;
 #[cfg(feature = "plant")]
 pub use plants::*;
+pub use probe::*;
 pub use run::*;
 
 use crate::exit::Exit;
@@ -69,6 +71,8 @@ pub enum Body {
     Copy(Box<CopyReport>),
     /// Of `perf`.
     Perf(Box<PerfBody>),
+    /// Of `probe`.
+    Probe(ProbeBody),
 }
 
 /// One thing that went wrong.

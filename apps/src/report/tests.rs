@@ -107,6 +107,27 @@ fn a_perf_has_the_published_fields() {
 }
 
 #[test]
+fn a_probe_has_the_published_fields() {
+    let probe = ProbeReport {
+        device: "rxe0".into(),
+        tests: vec![TestReport {
+            name: "windows",
+            result: "pass",
+            note: String::new(),
+        }],
+        key_mode: "region",
+        reason: String::new(),
+        interrupted: false,
+    };
+    let wanted = "version command ok device errors probe.device probe.tests[].name probe.tests[].result probe.tests[].note \
+        probe.key_mode probe.reason probe.interrupted";
+    assert_has(
+        &good("probe", Body::Probe(ProbeBody { probe })),
+        &wanted.split_whitespace().collect::<Vec<_>>(),
+    );
+}
+
+#[test]
 fn a_failure_before_the_command_had_fields_is_an_object_too() {
     let report = Report::new(None, vec![Problem::text("no such device")]);
     let json = serde_json::to_string(&report).expect("a report is JSON");

@@ -14,6 +14,7 @@ tests! {
     arena_key_opens_nothing,
     region_key_works_through_its_domain_until_deregistered,
     region_key_has_byte_exact_bounds,
+    region_rights_are_enforced,
     message_behind_its_bind_carries_a_usable_key needs [Windows],
 }
 
@@ -193,8 +194,33 @@ fn accesses(remote: Remote, atomics: bool) -> Vec<(Rights, WorkOp)> {
     all
 }
 
+/// Opens side B's target with some rights.
+type Open<D> = fn(&mut Bench<D>, Link, Rights) -> Result<Grant, Failure>;
+
+fn through_window<D: Device>(
+    bench: &mut Bench<D>,
+    link: Link,
+    rights: Rights,
+) -> Result<Grant, Failure> {
+    bench.open(End::B, link, TARGET, BYTES, rights)
+}
+
+fn through_region<D: Device>(
+    bench: &mut Bench<D>,
+    _link: Link,
+    rights: Rights,
+) -> Result<Grant, Failure> {
+    let (grant, _) = bench.open_region(End::B, TARGET, BYTES, rights)?;
+    Ok(grant)
+}
+
 /// Every access against a grant with these rights: allowed or refused, and no byte moved by a refused one.
-fn rights_of<D: Device>(bench: &mut Bench<D>, rights: Rights, atomics: bool) -> Outcome {
+fn rights_of<D: Device>(
+    bench: &mut Bench<D>,
+    rights: Rights,
+    atomics: bool,
+    open: Open<D>,
+) -> Outcome {
     let count = accesses(
         Remote {
             address: 0,
@@ -208,7 +234,7 @@ fn rights_of<D: Device>(bench: &mut Bench<D>, rights: Rights, atomics: bool) -> 
         bench.fill(End::B, TARGET, BYTES, 0)?;
         bench.fill(End::A, LOCAL, 8, 0x55)?;
         bench.receive(End::B, link.b, TARGET + BYTES, 64, 1)?;
-        let grant = bench.open(End::B, link, TARGET, BYTES, rights)?;
+        let grant = open(bench, link, rights)?;
         let (needed, op) = accesses(grant.at(64), atomics)[at];
         let local = bench.one(End::A, LOCAL, 8);
         let work = bench.work(op, local);
@@ -227,7 +253,7 @@ fn rights_of<D: Device>(bench: &mut Bench<D>, rights: Rights, atomics: bool) -> 
 
 fn rights_are_enforced<D: Device>(bench: &mut Bench<D>) -> Outcome {
     for rights in [Rights::READ, Rights::WRITE, Rights::READ_WRITE] {
-        rights_of(bench, rights, bench.caps().window_atomics)?;
+        rights_of(bench, rights, bench.caps().window_atomics, through_window)?;
     }
     Ok(())
 }
@@ -237,8 +263,16 @@ fn atomic_rights_are_enforced<D: Device>(bench: &mut Bench<D>) -> Outcome {
         atomic: true,
         ..Rights::NONE
     };
-    rights_of(bench, only_atomic, true)?;
-    rights_of(bench, Rights::ALL, true)
+    rights_of(bench, only_atomic, true, through_window)?;
+    rights_of(bench, Rights::ALL, true, through_window)
+}
+
+fn region_rights_are_enforced<D: Device>(bench: &mut Bench<D>) -> Outcome {
+    let atomics = bench.caps().atomics;
+    for rights in [Rights::READ, Rights::WRITE, Rights::READ_WRITE] {
+        rights_of(bench, rights, atomics, through_region)?;
+    }
+    Ok(())
 }
 
 fn window_works_through_its_queue_pair_alone<D: Device>(bench: &mut Bench<D>) -> Outcome {

@@ -48,9 +48,9 @@ fn refuse_write<D: Device>(
 ) -> Outcome {
     let local = bench.one(End::A, LOCAL, len);
     let work = bench.work(write_op(grant.at(offset)), local);
-    bench
-        .refused(End::A, link, work)
-        .map_err(|Failure(text)| Failure(format!("{len} bytes at {offset:#x}: {text}")))?;
+    bench.refused(End::A, link, work).map_err(|Failure(text)| {
+        Failure(format!("{len} bytes at offset {}: {text}", offset as i64))
+    })?;
     untouched(bench, "a refused write")
 }
 

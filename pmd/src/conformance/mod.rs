@@ -15,6 +15,7 @@ mod errors;
 mod events;
 mod flush;
 mod grants;
+pub(crate) mod in_flight;
 mod invalidate;
 mod keys;
 mod limits;

@@ -58,6 +58,8 @@ pub struct VerbsConfig {
 pub struct KnownCaps {
     /// [`Caps::window_bounds`].
     pub window_bounds: Option<bool>,
+    /// [`Caps::window_scope`]; true where there are windows unless it is known to be false: windows of type 2B are bound to a queue pair.
+    pub window_scope: Option<bool>,
     /// [`Caps::window_atomics`].
     pub window_atomics: Option<bool>,
     /// [`Caps::chain_stops`]. Where it is false the driver asks for a completion of each bind and invalidation.
@@ -152,8 +154,7 @@ impl VerbsConfig {
             max_private_bytes: MAX_PRIVATE_BYTES,
             windows,
             window_bounds: known.window_bounds.unwrap_or(false),
-            // A window of type 2B is bound to its queue pair.
-            window_scope: windows,
+            window_scope: windows && known.window_scope.unwrap_or(true),
             atomics: limits.atomics,
             window_atomics: known.window_atomics.unwrap_or(false),
             tag_bits: 8,

@@ -41,6 +41,16 @@ pub enum VerbsError {
         /// Those there are.
         present: Vec<String>,
     },
+    /// The adapter's port has no IP address to connect to.
+    #[error(
+        "port {port} of {adapter} has no IP address in its GID table; give its interface one (`ip addr add`), or name an address of it"
+    )]
+    NoAddress {
+        /// The adapter.
+        adapter: String,
+        /// Its port.
+        port: u8,
+    },
     /// A setting is outside its range.
     #[error(transparent)]
     Setting(#[from] ControlError),

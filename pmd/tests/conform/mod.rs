@@ -1,53 +1,13 @@
 //! Fresh pairs of `soft` devices for the suite, and the wrong ones that it must reject.
 
 mod rejects;
+mod soft;
 
-use keyfence_mempool::arena::{Arena, ArenaConfig, PageSize, Policy};
-use keyfence_mempool::sync::Arc;
 use keyfence_pmd::Device;
-use keyfence_pmd::conformance::{self, ARENA_BYTES, Setup, Verdict};
-use keyfence_pmd::soft::{Fabric, SoftConfig, SoftDevice};
+use keyfence_pmd::conformance::{self, Verdict};
+use keyfence_pmd::soft::{SoftConfig, SoftDevice};
 
-fn arena() -> Arc<Arena> {
-    let config = ArenaConfig {
-        page_size: PageSize::Base4KiB,
-        transparent: false,
-        hugepages: Policy::Off,
-        lock: Policy::Off,
-        ..ArenaConfig::new(ARENA_BYTES)
-    };
-    Arc::new(Arena::map(&config).expect("4 MiB of plain pages"))
-}
-
-/// Two fresh devices of the default size on a fabric of their own.
-pub fn soft() -> Setup<SoftDevice> {
-    soft_on(&arenas(), &SoftConfig::default())
-}
-
-/// Memory of the two sides. Mapping it takes longer than most tests do, so a run of the whole suite uses it again.
-pub fn arenas() -> [Arc<Arena>; 2] {
-    [arena(), arena()]
-}
-
-/// Two fresh devices of this size over this memory.
-pub fn soft_on(arenas: &[Arc<Arena>; 2], config: &SoftConfig) -> Setup<SoftDevice> {
-    let fabric = Fabric::new();
-    let device = || {
-        fabric
-            .device(config.clone())
-            .expect("a legal configuration")
-    };
-    Setup {
-        a: device(),
-        b: device(),
-        arena_a: Arc::clone(&arenas[0]),
-        arena_b: Arc::clone(&arenas[1]),
-        address: "local:conformance".into(),
-        poll_limit: 4000,
-        settle_polls: 100,
-        pause: || {},
-    }
-}
+pub use soft::{arenas, soft, soft_on};
 
 /// Runs the whole suite on decorated devices and gives what did not pass.
 pub fn failures<D: Device>(

@@ -6,6 +6,8 @@ mod cm;
 #[allow(unsafe_code)]
 mod device;
 #[allow(unsafe_code)]
+mod loopback;
+#[allow(unsafe_code)]
 mod objects;
 #[allow(unsafe_code)]
 mod post;
@@ -20,6 +22,7 @@ pub(crate) use cm::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel}
 pub(crate) use device::{
     AsyncEvent, Context, Limits, locked_memory_limit, missing_library, wait_for_softirqs,
 };
+pub(crate) use loopback::{ForkStatus, Route, fork_status};
 pub(crate) use objects::{Cq, Mr, Mw, Pd, Qp, QpSizes, QpState, RemoteAccess};
 pub(crate) use post::{Chain, Posting, SendOp};
 pub(crate) use table::{ClockHandle, Clocks, Inside, Retired, Table};

@@ -105,11 +105,21 @@ impl<D: Device> Control for Wrong<D> {
         &self,
         pd: PdId,
         arena: &sync::Arc<Arena>,
-        range: Range<usize>,
+        mut range: Range<usize>,
         mut access: Access,
     ) -> Result<Region, ControlError> {
         if self.breaks(Rule::ArenaKeyOpens) {
             access.remote = Rights::READ_WRITE;
+        }
+        if access.remote != Rights::NONE {
+            if self.breaks(Rule::IgnoresRights) {
+                access.remote = Rights::READ_WRITE;
+            }
+            if self.breaks(Rule::IgnoresBounds) {
+                let slack = requests::SLACK as usize;
+                let end = (range.end + slack).min(arena.bytes());
+                range = range.start.saturating_sub(slack)..end;
+            }
         }
         let region = self.inner.register(pd, arena, range.clone(), access)?;
         let base = arena.address();

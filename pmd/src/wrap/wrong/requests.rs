@@ -11,8 +11,8 @@ use crate::work::{Remote, Rights, Sge, SgeList, WorkOp, WorkRequest};
 /// Names of requests that the caller knows nothing of: it must not use this bit.
 pub(super) const HIDDEN: u64 = 1 << 63;
 
-/// Bytes that a window without bounds opens at each end.
-const SLACK: u64 = 64;
+/// Bytes that a key without bounds opens at each end.
+pub(super) const SLACK: u64 = 64;
 
 impl<D: Device> WrongPath<D> {
     /// The burst in the order in which it goes to the device.

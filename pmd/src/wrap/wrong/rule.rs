@@ -92,9 +92,9 @@ rules! {
     CompletesInvalidateEarly,
     /// Invalidations end nothing.
     AcceptsDeadKey,
-    /// Windows open everything but atomics, whatever rights were asked for.
+    /// Windows and regions open everything but atomics, whatever rights were asked for.
     IgnoresRights,
-    /// Windows open some bytes more at both ends.
+    /// Windows and regions open some bytes more at both ends.
     IgnoresBounds,
     /// A key works on any queue pair.
     IgnoresScope,
