@@ -155,9 +155,6 @@ checks! {
     InvalidateChecks "invalidate_checks" needs Windows by Suite(&["invalidation_on_a_foreign_queue_pair_is_refused"]);
         asks "Is an invalidation refused on another queue pair than the window's, or with a wrong tag?";
         else "an invalidation can end another's key: the driver must never post one that isn't live on its queue pair";
-    DoubleInvalidation "double_invalidation" needs Consent by Suite(&["invalidation_of_an_old_key_is_refused"]);
-        asks "Is a second invalidation of the same key refused?";
-        else "one invalidation too many ends another key or stops the host";
     SendWithInvScope "send_with_inv_scope" needs Windows by By::Subject;
         asks "Is a peer's SEND_WITH_INV refused for a window of another queue pair?";
         else "any connected peer can end anybody's window: let in only peers that you trust (keyfence never posts SEND_WITH_INV)";
@@ -180,6 +177,9 @@ checks! {
     Fork "fork" needs Nothing by By::Subject;
         asks "Is registered memory safe from a fork() of the process?";
         else "a forked child can take pages away from the adapter: keep programs that fork out of the process";
+    DoubleInvalidation "double_invalidation" needs Consent by Suite(&["invalidation_of_an_old_key_is_refused"]);
+        asks "Is a second invalidation of the same key refused?";
+        else "one invalidation too many ends another key or stops the host";
 }
 
 #[cfg(test)]
@@ -187,6 +187,16 @@ mod tests {
     use super::*;
     use crate::conformance;
     use crate::soft::SoftDevice;
+
+    /// So that it costs nothing else if it stops the host.
+    #[test]
+    fn what_can_stop_the_host_comes_last() {
+        let harmless = Check::ALL
+            .iter()
+            .take_while(|check| check.need() != Need::Consent);
+        assert_eq!(harmless.count(), Check::ALL.len() - 1);
+        assert_eq!(Check::ALL.last(), Some(&Check::DoubleInvalidation));
+    }
 
     #[test]
     fn names_are_words_and_unique() {

@@ -292,3 +292,70 @@ fn limits(caps: &Caps) -> String {
         caps.max_operation_bytes
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::{Fabric, SoftConfig};
+
+    const UNASKED: Job = Job {
+        dangerous: false,
+        rounds: 1,
+    };
+    const ASKED: Job = Job {
+        dangerous: true,
+        ..UNASKED
+    };
+
+    fn caps() -> Caps {
+        let device = Fabric::new().device(SoftConfig::default());
+        device.expect("a legal configuration").caps().clone()
+    }
+
+    /// The checks that are skipped, and why.
+    fn skipped(job: Job, caps: &Caps) -> Vec<(Check, &'static str)> {
+        let hindered = |check: &Check| Some((*check, job.hindrance(*check, caps)?));
+        Check::ALL.iter().filter_map(hindered).collect()
+    }
+
+    #[test]
+    fn an_adapter_that_can_do_all_is_tested_for_all_that_was_asked() {
+        assert_eq!(skipped(ASKED, &caps()), []);
+        let unasked = skipped(UNASKED, &caps());
+        assert_eq!(unasked.len(), 1, "{unasked:?}");
+        assert!(unasked[0].1.contains("--dangerous"), "{unasked:?}");
+    }
+
+    #[test]
+    fn without_windows_what_is_about_them_is_skipped_and_nothing_else() {
+        let caps = Caps {
+            windows: false,
+            ..caps()
+        };
+        let skipped = skipped(ASKED, &caps);
+        for check in Check::ALL {
+            let about_windows = check.need() != Need::Nothing;
+            let why = skipped.iter().find(|(of, _)| of == check);
+            assert_eq!(why.is_some(), about_windows, "{check:?}");
+            assert!(
+                why.is_none_or(|(_, why)| why.contains("no windows")),
+                "{why:?}"
+            );
+        }
+        assert!(
+            !skipped
+                .iter()
+                .any(|(check, _)| *check == Check::DestroyInFlight)
+        );
+    }
+
+    #[test]
+    fn without_atomics_they_are_skipped() {
+        let caps = Caps {
+            atomics: false,
+            ..caps()
+        };
+        let wanted = [(Check::WindowAtomics, "the adapter has no atomics")];
+        assert_eq!(skipped(ASKED, &caps), wanted);
+    }
+}

@@ -6,6 +6,7 @@ use keyfence_mempool::arena::{Arena, ArenaConfig, PageSize, Policy};
 use keyfence_mempool::sync;
 use rdma_mummy_sys::ibv_wc_status as wc;
 
+use super::MAX_POLLS;
 use crate::ids::Rkey;
 use crate::verbs::config::VerbsConfig;
 use crate::verbs::sys::{Chain, Context, Cq, Limits, Mr, Mw, Pd, Qp, QpSizes, Route, SendOp, Wc};
@@ -31,8 +32,6 @@ pub(super) struct Link {
 
 /// Bytes that windows open.
 pub(super) const TARGET_BYTES: usize = 4096;
-/// Completions that are waited for at most in polls: the check's deadline comes first.
-const POLLS: u64 = 1 << 40;
 const DEPTH: u32 = 16;
 
 pub(super) fn text(error: impl std::fmt::Display) -> String {
@@ -159,7 +158,7 @@ impl Bench {
 
     /// The status of a request, as soon as its completion is there.
     pub(super) fn status(&mut self, id: u64) -> Result<u32, String> {
-        for _ in 0..POLLS {
+        for _ in 0..MAX_POLLS {
             if let Some(status) = self.seen_status(id) {
                 return Ok(status);
             }

@@ -64,12 +64,15 @@ fn stops(bench: &mut Bench, link: &Link, chain: &[SendOp<'_>; 3], what: &str) ->
         return Ok(Observed::skip(why));
     };
     let last = bench.status(ids[2])?;
+    Ok(judge_chain(what, bench.seen_status(ids[1]), last))
+}
+
+/// By how the one that must fail ended, as far as that was reported when the last one was, and by how the last one did.
+fn judge_chain(what: &str, failing: Option<u32>, last: u32) -> Observed {
     if is_success(last) {
-        return Ok(Observed::fail(format!(
-            "the {what} behind one that must fail succeeded"
-        )));
+        return Observed::fail(format!("the {what} behind one that must fail succeeded"));
     }
-    Ok(match bench.seen_status(ids[1]) {
+    match failing {
         Some(status) if !is_success(status) && !is_flushed(status) && is_flushed(last) => {
             Observed::pass("")
         }
@@ -77,7 +80,7 @@ fn stops(bench: &mut Bench, link: &Link, chain: &[SendOp<'_>; 3], what: &str) ->
             "the {what} that must fail ended with status {status}, the one behind it with {last}"
         )),
         None => Observed::fail(format!("a failed {what} was not reported")),
-    })
+    }
 }
 
 /// Invalidations that end nothing of their queue pair: with a wrong tag, and on another queue pair. The window is live in both, so that a host
@@ -96,15 +99,21 @@ pub(super) fn invalidate_checks(config: &VerbsConfig) -> Result {
     let (_window, rkey) = bench.open(&owner.b, &pd, &region)?;
     let status = bench.run(&foreign.b, SendOp::Invalidate(rkey), None)?;
     let lives = bench.opens(&owner.a, rkey, &region)?;
-    Ok(match (is_success(status), lives) {
+    Ok(judge_foreign(status, lives))
+}
+
+/// By how an invalidation on another queue pair ended, and by whether the window's rightful holder can still use it.
+fn judge_foreign(status: u32, lives: bool) -> Observed {
+    match (is_success(status), lives) {
         (false, true) => {
             Observed::pass("a wrong tag and another queue pair; a second one only with --dangerous")
         }
         (true, false) => Observed::fail("one on another queue pair ended the window"),
-        (success, lives) => Observed::fail(format!(
-            "one on another queue pair: success {success}, the window lives on {lives}"
+        (true, true) => Observed::fail("one on another queue pair succeeded and ended nothing"),
+        (false, false) => Observed::fail(format!(
+            "one on another queue pair ended with status {status} and ended the window"
         )),
-    })
+    }
 }
 
 /// Two invalidations of one key. **Stops a host with Soft-RoCE of kernel 6.1.**
@@ -150,16 +159,64 @@ pub(super) fn send_with_inv_scope(config: &VerbsConfig) -> Result {
             }
         };
         let status = bench.status(sent)?;
-        if !bench.opens(&owner.a, rkey, &region)? {
-            return Ok(Observed::fail(format!(
-                "one through {which} ended with status {status} and ended the window"
-            )));
-        }
-        if is_success(status) {
-            return Ok(Observed::fail(format!(
-                "one through {which} succeeded, though the window lives on"
-            )));
+        let lives = bench.opens(&owner.a, rkey, &region)?;
+        if let Some(breach) = judge_message(which, status, lives) {
+            return Ok(breach);
         }
     }
     Ok(Observed::pass(""))
+}
+
+/// By how the SEND_WITH_INV ended, and by whether the window's rightful holder can still use it.
+fn judge_message(which: &str, status: u32, lives: bool) -> Option<Observed> {
+    if !lives {
+        return Some(Observed::fail(format!(
+            "one through {which} ended with status {status} and ended the window"
+        )));
+    }
+    is_success(status).then(|| {
+        Observed::fail(format!(
+            "one through {which} succeeded, though the window lives on"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Verdict::{Fail, Pass};
+
+    const GOOD: u32 = 0;
+    const BIND_ERROR: u32 = 6;
+    const FLUSHED: u32 = 5;
+
+    #[test]
+    fn a_chain_stops_if_its_failure_is_reported_and_nothing_behind_it_is_done() {
+        let verdict = |failing, last| judge_chain("bind", failing, last).verdict;
+        assert_eq!(verdict(Some(BIND_ERROR), FLUSHED), Pass);
+        // It went on; the failure was swallowed; there was none; the last one failed by itself.
+        assert_eq!(verdict(Some(BIND_ERROR), GOOD), Fail);
+        assert_eq!(verdict(None, GOOD), Fail);
+        assert_eq!(verdict(None, FLUSHED), Fail);
+        assert_eq!(verdict(Some(GOOD), FLUSHED), Fail);
+        assert_eq!(verdict(Some(FLUSHED), FLUSHED), Fail);
+        assert_eq!(verdict(Some(BIND_ERROR), BIND_ERROR), Fail);
+    }
+
+    #[test]
+    fn a_foreign_invalidation_must_fail_and_end_nothing() {
+        assert_eq!(judge_foreign(BIND_ERROR, true).verdict, Pass);
+        assert_eq!(judge_foreign(BIND_ERROR, false).verdict, Fail);
+        assert_eq!(judge_foreign(GOOD, true).verdict, Fail);
+        assert_eq!(judge_foreign(GOOD, false).verdict, Fail);
+    }
+
+    #[test]
+    fn a_foreign_message_must_fail_and_end_nothing() {
+        let breach = |status, lives| judge_message("it", status, lives).map(|of| of.verdict);
+        assert_eq!(breach(BIND_ERROR, true), None);
+        assert_eq!(breach(BIND_ERROR, false), Some(Fail));
+        assert_eq!(breach(GOOD, true), Some(Fail));
+        assert_eq!(breach(GOOD, false), Some(Fail));
+    }
 }

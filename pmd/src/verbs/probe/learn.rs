@@ -32,8 +32,9 @@ const LEARNED: &[Check] = &[
 const DEADLINE: Duration = Duration::from_secs(30);
 const ROUNDS: u32 = 2;
 
-/// Tests an adapter on connections of its own, on threads of its own, and gives all up again: some seconds. Never posts what could stop a
-/// host. `host` as in [`Adapter::find`]: an address of the adapter's own interface, such as the one that the engine will listen on.
+/// Tests an adapter on connections of its own, on threads of its own, and gives all up again. That takes some seconds, most of them until retries
+/// run out (10 on Soft-RoCE in an emulated guest); who names the key mode can do without. Never posts what could stop a host. `host` is as in
+/// [`Adapter::find`]: an address of the adapter's own interface, such as the one that the engine will listen on.
 ///
 /// Call it before the engine's device is opened, hand [`Learned::known`] to that one's configuration, and let [`Learned::choose`] or
 /// [`Learned::fits`] decide the key mode.
