@@ -6,7 +6,7 @@ use std::{fs, io, path::Path};
 use keyfence::ids::{ContextId, Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     ContextGone, CreditLimit, Found, Frame, Grant, HEADER_BYTES, Header, Hello, List,
-    MAX_CONTROL_BYTES, NO_LEASE, Name, Role, WireContext, encode,
+    MAX_CONTROL_BYTES, MAX_GRANTS, NO_LEASE, Name, Role, WireContext, encode,
 };
 
 fn main() -> io::Result<()> {
@@ -60,19 +60,24 @@ fn hello() -> Frame<'static> {
     })
 }
 
-fn grant() -> Frame<'static> {
-    Frame::Grant(Grant {
+/// One grant, or several that are alike.
+fn grants(count: usize) -> Vec<u8> {
+    let grant = Grant {
         grant: GrantId::from_bits(7),
         rkey: keyfence_pmd::Rkey(0x0102),
         rights: keyfence_pmd::Rights::READ_WRITE,
         address: 0x7F00_0000_0000,
         len: 4096,
         lease_ns: NO_LEASE,
+    };
+    let grants = vec![grant; count];
+    encoded(&Frame::Grants {
+        grants: List::from(&grants[..]),
     })
 }
 
 fn sound() -> Vec<(&'static str, Vec<u8>)> {
-    let grants = [GrantId::from_bits(7), GrantId::from_bits(1 << 32 | 8)];
+    let names = [GrantId::from_bits(7), GrantId::from_bits(1 << 32 | 8)];
     let limit = CreditLimit {
         context: CONTEXT,
         limit: 16,
@@ -86,7 +91,7 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         credit: 16,
     };
     let name = Name::new("store").expect("a name");
-    let grants = List::from(&grants[..]);
+    let names = List::from(&names[..]);
     let limits = [limit; 2];
     let gone = ContextGone {
         context: CONTEXT,
@@ -97,7 +102,7 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
     let revoke = |last| Frame::Revoke {
         epoch: Epoch(5),
         last,
-        grants,
+        grants: names,
     };
     let limits = List::from(&limits[..]);
     vec![
@@ -107,7 +112,9 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         ("ok-lookup", encoded(&Frame::Lookup { request: 1, name })),
         ("ok-lookup-found", encoded(&reply(Some(found)))),
         ("ok-lookup-nothing", encoded(&reply(None))),
-        ("ok-grant", encoded(&grant())),
+        ("ok-grants-none", grants(0)),
+        ("ok-grants", grants(1)),
+        ("ok-grants-full", grants(MAX_GRANTS)),
         ("ok-revoke", encoded(&revoke(false))),
         ("ok-revoke-last", encoded(&revoke(true))),
         ("ok-revoked", encoded(&Frame::Revoked { epoch: Epoch(5) })),
@@ -119,7 +126,7 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "ok-imports-dropped",
-            encoded(&Frame::ImportsDropped { grants }),
+            encoded(&Frame::ImportsDropped { grants: names }),
         ),
         ("ok-credit", encoded(&Frame::Credit { limits })),
         ("ok-context-gone", encoded(&Frame::ContextGone(gone))),
@@ -141,7 +148,8 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
 
 fn refused() -> Vec<(&'static str, Vec<u8>)> {
     let hello = || encoded(&hello());
-    let grant = || encoded(&grant());
+    // The first one's fields stand behind the count.
+    let grant = HEADER_BYTES + 2;
     let dropped = encoded(&Frame::ImportsDropped {
         grants: List::from(&[][..]),
     });
@@ -158,7 +166,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("bad-empty", Vec::new()),
         ("bad-cut-header", cut(bye(), HEADER_BYTES - 1)),
-        ("bad-cut-body", cut(grant(), HEADER_BYTES + 11)),
+        ("bad-cut-body", cut(grants(1), grant + 11)),
         ("bad-cut-name", cut(hello(), hello().len() - 1)),
         ("bad-length", longer(bye(), MAX_CONTROL_BYTES + 1)),
         ("bad-trailing-byte", longer(bye(), bye().len() + 1)),
@@ -169,8 +177,8 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("bad-role", with(hello(), HEADER_BYTES + 2, 0)),
         ("bad-name-too-long", with(hello(), HEADER_BYTES + 3, 0xFF)),
         ("bad-name-not-utf8", with(hello(), hello().len() - 1, 0xFF)),
-        ("bad-rights", with(grant(), HEADER_BYTES + 12, 0x80)),
-        ("bad-range-of-none", with(grant(), HEADER_BYTES + 25, 0)),
+        ("bad-rights", with(grants(1), grant + 12, 0x80)),
+        ("bad-range-of-none", with(grants(1), grant + 25, 0)),
         ("bad-list-too-long", with(dropped, HEADER_BYTES + 1, 0xFF)),
     ]
 }

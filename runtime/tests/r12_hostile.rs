@@ -35,6 +35,11 @@ const NOBODY: WireContext = WireContext {
     generation: 1,
 };
 
+fn granting(grants: &[wire::Grant]) -> Frame<'_> {
+    let grants = List::from(grants);
+    Frame::Grants { grants }
+}
+
 fn wire_grant(slot: u32, len: u64) -> wire::Grant {
     wire::Grant {
         grant: GrantId {
@@ -100,13 +105,13 @@ fn r12_a_grant_of_a_context_that_can_not_be_is_refused() {
     };
     let header = to(&duel.raw, lane, id, far);
     duel.raw
-        .send(lane, &header, &Frame::Grant(wire_grant(1, 64)));
+        .send(lane, &header, &granting(&[wire_grant(1, 64)]));
     duel.until(|duel| duel.side.stat("frames_refused") == 1);
     assert!(puppet.events().is_empty());
     // One that may be is taken, and a write with immediate finds its owner's credits.
     let header = to(&duel.raw, lane, id, NOBODY);
     duel.raw
-        .send(lane, &header, &Frame::Grant(wire_grant(2, 64)));
+        .send(lane, &header, &granting(&[wire_grant(2, 64)]));
     let import = import(&mut duel, &puppet);
     puppet.act(move |cx| {
         let buf = cx.alloc(8).unwrap();
@@ -278,7 +283,7 @@ fn r12_a_revoke_of_another_generation_leaves_the_live_import_alone() {
     let (puppet, id) = open(&mut duel, "holder");
     let header = to(&duel.raw, 0, id, NOBODY);
     let grant = wire_grant(5, 64);
-    duel.raw.send(0, &header, &Frame::Grant(grant));
+    duel.raw.send(0, &header, &granting(&[grant]));
     duel.until(|duel| duel.side.used(|usage| usage.imports.into()) == 1);
     drop(puppet.events());
     for (epoch, generation) in [(8, 0), (9, 2)] {
@@ -354,10 +359,10 @@ fn some_frame(dice: &mut Dice, out: &mut [u8]) -> usize {
         context: context(dice),
         limit: dice.below(40) as u32,
     }];
-    let grant = wire::Grant {
+    let grants = [0, 1].map(|_| wire::Grant {
         grant: id(dice),
         ..wire_grant(0, 1 + dice.below(1 << 40))
-    };
+    });
     let gone = wire::ContextGone {
         context: context(dice),
         quarantined_keys: dice.roll() as u32,
@@ -369,7 +374,7 @@ fn some_frame(dice: &mut Dice, out: &mut [u8]) -> usize {
     };
     let frame = match dice.below(12) {
         0 => Frame::Message(&[1, 2, 3]),
-        1 => Frame::Grant(grant),
+        1 => granting(&grants[dice.below(2) as usize..]),
         2 | 3 => Frame::Revoke {
             epoch,
             last: dice.below(2) == 0,

@@ -193,7 +193,7 @@ fn r5_reminders_of_many_keys_wait_behind_a_grant_and_name_what_fits_a_frame() {
         .iter()
         .map(|(_, bytes)| bytes.clone())
         .collect();
-    let granted = |bytes: &Vec<u8>| matches!(wire::decode(bytes), Ok((_, Frame::Grant(_))));
+    let granted = |bytes: &Vec<u8>| matches!(wire::decode(bytes), Ok((_, Frame::Grants { .. })));
     assert!(frames.iter().any(granted), "within three steps");
     // All of them in a few frames, though each has an epoch of its own.
     duel.steps(200);

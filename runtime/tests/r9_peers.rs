@@ -111,7 +111,13 @@ fn r9_imports_from_one_peer_are_limited() {
             len: 64,
             lease_ns: wire::NO_LEASE,
         };
-        duel.raw.send(0, &header, &Frame::Grant(grant));
+        duel.raw.send(
+            0,
+            &header,
+            &Frame::Grants {
+                grants: wire::List::from(&[grant][..]),
+            },
+        );
         duel.steps(10);
     }
     let granted = |event: &Event| matches!(event, Event::Granted(_));

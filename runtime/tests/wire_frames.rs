@@ -6,8 +6,8 @@ mod property;
 use keyfence::ids::{ContextId, Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     ContextGone, CreditLimit, DecodeError, EncodeError, Found, Frame, Grant, HEADER_BYTES, Header,
-    Hello, Kind, List, MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_REVOKE_GRANTS,
-    NO_LEASE, Name, Role, WireContext, decode, encode,
+    Hello, Kind, List, MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS,
+    MAX_REVOKE_GRANTS, NO_LEASE, Name, Role, WireContext, decode, encode,
 };
 use keyfence_pmd::{Rights, Rkey};
 use property::one_encoding_or_refused;
@@ -21,6 +21,7 @@ struct Parts {
     name: String,
     grants: Vec<GrantId>,
     limits: Vec<CreditLimit>,
+    made: Vec<Grant>,
     payload: Vec<u8>,
     words: [u64; 5],
     small: [u32; 6],
@@ -43,7 +44,9 @@ impl Parts {
                 request,
                 found: found.then(|| self.found()),
             },
-            Kind::Grant => Frame::Grant(self.grant()),
+            Kind::Grants => Frame::Grants {
+                grants: List::from(&self.made[..]),
+            },
             Kind::Revoke => Frame::Revoke {
                 epoch,
                 last: found,
@@ -99,23 +102,6 @@ impl Parts {
         }
     }
 
-    fn grant(&self) -> Grant {
-        let [grant, address, len, lease_ns, _] = self.words;
-        let [forever, read, write, atomic] = self.bits;
-        Grant {
-            grant: GrantId::from_bits(grant),
-            rkey: Rkey(self.small[0]),
-            rights: Rights {
-                read,
-                write,
-                atomic,
-            },
-            address,
-            len: len.clamp(1, (u64::MAX - address).max(1)),
-            lease_ns: if forever { NO_LEASE } else { lease_ns },
-        }
-    }
-
     fn found(&self) -> Found {
         Found {
             context: self.context().on(LcoreId(self.small[3] as u16)),
@@ -143,22 +129,43 @@ fn parts() -> impl Strategy<Value = Parts> {
         "[a-zA-Z0-9_.äß漢🦀-]{1,15}",
         vec(any::<u64>().prop_map(GrantId::from_bits), 0..40),
         vec(limit, 0..=MAX_CREDIT_LIMITS),
+        vec(grant(), 0..=MAX_GRANTS),
         vec(any::<u8>(), 0..600),
         any::<[u64; 5]>(),
         any::<[u32; 6]>(),
         any::<[bool; 4]>(),
     )
         .prop_map(
-            |(name, grants, limits, payload, words, small, bits)| Parts {
+            |(name, grants, limits, made, payload, words, small, bits)| Parts {
                 name,
                 grants,
                 limits,
+                made,
                 payload,
                 words,
                 small,
                 bits,
             },
         )
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    let words = any::<([u64; 4], u32, [bool; 4])>();
+    words.prop_map(|([grant, address, len, lease_ns], rkey, bits)| {
+        let [forever, read, write, atomic] = bits;
+        Grant {
+            grant: GrantId::from_bits(grant),
+            rkey: Rkey(rkey),
+            rights: Rights {
+                read,
+                write,
+                atomic,
+            },
+            address,
+            len: len.clamp(1, (u64::MAX - address).max(1)),
+            lease_ns: if forever { NO_LEASE } else { lease_ns },
+        }
+    })
 }
 
 fn context() -> impl Strategy<Value = WireContext> {

@@ -3,8 +3,8 @@
 use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     DecodeError, EncodeError, Frame, Grant, HEADER_BYTES, Header, Hello, Kind, List,
-    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_REVOKE_GRANTS, Name, NameError,
-    Role, VERSION, WireContext, decode, encode,
+    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_REVOKE_GRANTS, Name,
+    NameError, Role, VERSION, WireContext, decode, encode,
 };
 use keyfence_pmd::{Rights, Rkey};
 
@@ -83,8 +83,16 @@ fn the_layout_is_fixed() {
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,
     ];
     assert_eq!(bytes[..len], wanted);
-    let capacities = [MAX_REVOKE_GRANTS, MAX_DROPPED_GRANTS, MAX_CREDIT_LIMITS];
-    assert_eq!((VERSION, HEADER_BYTES, capacities), (2, 24, [27, 28, 23]));
+    let capacities = [
+        MAX_GRANTS,
+        MAX_REVOKE_GRANTS,
+        MAX_DROPPED_GRANTS,
+        MAX_CREDIT_LIMITS,
+    ];
+    assert_eq!(
+        (VERSION, HEADER_BYTES, capacities),
+        (3, 24, [12, 59, 60, 48])
+    );
 }
 
 #[test]
@@ -160,8 +168,8 @@ fn r12_a_control_frame_has_a_bound() {
 
 #[test]
 fn r12_a_hello_of_another_version_says_so_whatever_follows() {
-    let bytes = with(hello(), HEADER_BYTES, 3);
-    let other = DecodeError::BadVersion { ours: 2, got: 3 };
+    let bytes = with(hello(), HEADER_BYTES, 4);
+    let other = DecodeError::BadVersion { ours: 3, got: 4 };
     assert_eq!(decode(&bytes), Err(other));
     assert_eq!(decode(&bytes[..HEADER_BYTES + 2]), Err(other));
 }
@@ -197,22 +205,35 @@ fn r12_a_grant_has_known_rights_and_a_sound_range() {
         len: 8,
         lease_ns: 1,
     };
-    let bytes = encoded(&Frame::Grant(grant));
+    // Each of a list is judged, also the last one.
+    let good = [grant; MAX_GRANTS];
+    fn granting(grants: List<'_, Grant>) -> Frame<'_> {
+        Frame::Grants { grants }
+    }
+    let bytes = encoded(&granting(List::from(&good[..])));
     assert_eq!(
         decode(&bytes).map(|(_, frame)| frame),
-        Ok(Frame::Grant(grant))
+        Ok(granting(List::from(&good[..])))
     );
 
     let len_at = bytes.len() - 16;
     for len in [0, 9, u64::MAX] {
-        let bad = Frame::Grant(Grant { len, ..grant });
+        let bad = [grant, Grant { len, ..grant }];
+        let bad = granting(List::from(&bad[..]));
         let refused = encode(&Header::default(), &bad, &mut [0; MAX_CONTROL_BYTES]);
         assert_eq!(refused, Err(EncodeError::BadRange { address, len }));
         let mut bytes = bytes.clone();
         bytes[len_at..len_at + 8].copy_from_slice(&len.to_le_bytes());
         assert_eq!(decode(&bytes), Err(DecodeError::BadRange { address, len }));
     }
-    let rights_at = HEADER_BYTES + 12;
-    let bytes = with(bytes, rights_at, 8);
-    assert_eq!(decode(&bytes), Err(DecodeError::BadRights { rights: 8 }));
+    let rights_at = bytes.len() - 28;
+    let unknown = with(bytes.clone(), rights_at, 8);
+    assert_eq!(decode(&unknown), Err(DecodeError::BadRights { rights: 8 }));
+    let reserved = with(bytes, rights_at + 1, 1);
+    assert_eq!(decode(&reserved), Err(DecodeError::BadReserved));
+    let many = [grant; MAX_GRANTS + 1];
+    let many = granting(List::from(&many[..]));
+    let refused = encode(&Header::default(), &many, &mut [0; 1024]);
+    let (max, got) = (MAX_GRANTS, MAX_GRANTS + 1);
+    assert_eq!(refused, Err(EncodeError::ListTooLong { max, got }));
 }

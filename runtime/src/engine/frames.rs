@@ -55,7 +55,7 @@ impl Core {
     }
 
     /// Send slots that the next request takes.
-    fn slots_of_next_request(&self, lane: LaneId) -> usize {
+    pub(super) fn slots_of_next_request(&self, lane: LaneId) -> usize {
         match self.lane(lane).control.peek_request() {
             // The invalidation that a planted fault has left out, the bind, the frame.
             Some(Request::Grant(_)) => 3,
@@ -169,7 +169,7 @@ impl Core {
         match request {
             Request::Hello => self.post_hello(lane),
             Request::Lookup { pending } => self.post_lookup(lane, pending),
-            Request::Grant(grant) => self.post_grant(lane, grant),
+            Request::Grant(grant) => self.post_grants(lane, grant),
             Request::Revoke(epoch) => self.post_revoke(lane, epoch),
             Request::KeepAlive => {
                 self.post_keepalive(lane);
@@ -208,34 +208,6 @@ impl Core {
         let header = self.runtime_header(lane);
         let len = wire::encode(&header, &frame, &mut bytes).expect("a look-up fits a frame");
         self.spend_and_post(lane, &bytes[..len]);
-    }
-
-    /// The bind of a key and, behind it on the same lane, the grant.
-    fn post_grant(&mut self, lane: LaneId, id: GrantId) {
-        let Some(grant) = self.grants.get(id).copied() else {
-            return;
-        };
-        self.invalidate_late(lane, grant.window);
-        let window = self.lane(lane).windows[grant.window as usize].window.id;
-        let bind = WorkOp::Bind {
-            window,
-            region: self.memory.region,
-            address: grant.address,
-            len: grant.len,
-            rights: grant.rights,
-            rkey: grant.rkey,
-        };
-        self.stage(lane, Flight::Bind { key: id.slot }, bind, SgeList::EMPTY);
-        let frame = Frame::Grant(wire::Grant {
-            grant: id,
-            rkey: grant.rkey,
-            rights: grant.rights,
-            address: grant.address,
-            len: grant.len,
-            lease_ns: grant.lease_ns.unwrap_or(wire::NO_LEASE),
-        });
-        let owner = self.contexts.id(grant.context);
-        self.post_frame(lane, Some((owner, grant.holder.id)), &frame);
     }
 
     /// The names of an epoch's keys on this lane; what does not fit follows in a frame of its own.

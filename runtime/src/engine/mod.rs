@@ -27,6 +27,7 @@ mod lcore;
 mod lookup;
 mod memory;
 mod needs;
+mod offer;
 mod peers;
 mod pump;
 mod receive;

@@ -108,7 +108,11 @@ impl Core {
             Frame::LookupReply { request, found } => {
                 self.lookup_answered(lane, *request, found.as_ref())
             }
-            Frame::Grant(grant) => self.grant_came(lane, header, grant),
+            Frame::Grants { grants } => {
+                for grant in grants.iter() {
+                    self.grant_came(lane, header, &grant);
+                }
+            }
             Frame::Revoke {
                 epoch,
                 last,

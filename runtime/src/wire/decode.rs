@@ -1,14 +1,13 @@
 //! Bytes to frames.
 
-use keyfence_pmd::{Rights, Rkey};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::header::{FLAG_FOUND, FLAG_LAST};
 use super::{
     ContextGone, DecodeError, Found, Frame, Grant, HEADER_BYTES, Header, Hello, Kind, List,
-    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_NAME_BYTES, MAX_REVOKE_GRANTS,
-    Name, NameError, Role, VERSION, WireContext, layout,
+    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_NAME_BYTES,
+    MAX_REVOKE_GRANTS, Name, NameError, Role, VERSION, WireContext, layout,
 };
 use crate::ids::{Epoch, GrantId, Incarnation, LcoreId};
 
@@ -39,7 +38,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Frame<'_>), DecodeError> {
         Kind::Message => Frame::Message(body.0),
         Kind::Lookup => lookup(body)?,
         Kind::LookupReply => lookup_reply(body, flags)?,
-        Kind::Grant => Frame::Grant(grant(body)?),
+        Kind::Grants => grants(body)?,
         Kind::Revoke => revoke(body, flags)?,
         Kind::Revoked => Frame::Revoked {
             epoch: Epoch(body.whole::<U64>()?.get()),
@@ -212,37 +211,23 @@ fn lookup_reply(body: Body<'_>, flags: u8) -> Result<Frame<'_>, DecodeError> {
     })
 }
 
-fn grant(body: Body<'_>) -> Result<Grant, DecodeError> {
-    let fixed = body.whole::<layout::Grant>()?;
-    if fixed.reserved != [0; 3] {
-        return Err(DecodeError::BadReserved);
+/// Each entry is judged here, so that a list has none that is not sound.
+fn grants(body: Body<'_>) -> Result<Frame<'_>, DecodeError> {
+    let grants: List<'_, Grant> = body.counted(MAX_GRANTS)?;
+    for layout in grants.layouts() {
+        if layout.reserved != [0; 3] {
+            return Err(DecodeError::BadReserved);
+        }
+        let rights = layout.rights;
+        if rights & !layout::RIGHTS != 0 {
+            return Err(DecodeError::BadRights { rights });
+        }
     }
-    let grant = Grant {
-        grant: GrantId::from_bits(fixed.grant.get()),
-        rkey: Rkey(fixed.rkey.get()),
-        rights: rights(fixed.rights)?,
-        address: fixed.address.get(),
-        len: fixed.len.get(),
-        lease_ns: fixed.lease_ns.get(),
-    };
-    if !grant.range_is_sound() {
-        return Err(DecodeError::BadRange {
-            address: grant.address,
-            len: grant.len,
-        });
+    let unsound = grants.iter().find(|grant| !grant.range_is_sound());
+    if let Some(Grant { address, len, .. }) = unsound {
+        return Err(DecodeError::BadRange { address, len });
     }
-    Ok(grant)
-}
-
-const fn rights(bits: u8) -> Result<Rights, DecodeError> {
-    if bits & !layout::RIGHTS != 0 {
-        return Err(DecodeError::BadRights { rights: bits });
-    }
-    Ok(Rights {
-        read: bits & layout::RIGHT_READ != 0,
-        write: bits & layout::RIGHT_WRITE != 0,
-        atomic: bits & layout::RIGHT_ATOMIC != 0,
-    })
+    Ok(Frame::Grants { grants })
 }
 
 fn revoke(body: Body<'_>, flags: u8) -> Result<Frame<'_>, DecodeError> {

@@ -1,13 +1,12 @@
 //! Frames to bytes.
 
-use keyfence_pmd::Rights;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::header::{FLAG_FOUND, FLAG_LAST};
 use super::{
     ContextGone, EncodeError, Found, Frame, Grant, HEADER_BYTES, Header, Hello, Item, Kind, List,
-    MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_REVOKE_GRANTS, VERSION, layout,
+    MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_REVOKE_GRANTS, VERSION, layout,
 };
 
 /// Writes the frame to the start of `out` and returns its length. [`MAX_CONTROL_BYTES`](super::MAX_CONTROL_BYTES) are enough for
@@ -35,7 +34,13 @@ pub fn encode(header: &Header, frame: &Frame<'_>, out: &mut [u8]) -> Result<usiz
         Frame::LookupReply { request, found } => {
             put.frame(&lookup_reply_layout(*request, *found), &[])
         }
-        Frame::Grant(grant) => put.frame(&grant_layout(grant)?, &[]),
+        Frame::Grants { grants } => {
+            if let Some(Grant { address, len, .. }) = grants.iter().find(|it| !it.range_is_sound())
+            {
+                return Err(EncodeError::BadRange { address, len });
+            }
+            put.counted(grants, MAX_GRANTS)
+        }
         Frame::Revoke { epoch, grants, .. } => {
             let fixed = layout::Revoke {
                 epoch: epoch.0.into(),
@@ -163,30 +168,6 @@ fn lookup_reply_layout(request: u32, found: Option<Found>) -> layout::LookupRepl
         generation: generation.into(),
         credit: credit.into(),
     }
-}
-
-fn grant_layout(grant: &Grant) -> Result<layout::Grant, EncodeError> {
-    if !grant.range_is_sound() {
-        return Err(EncodeError::BadRange {
-            address: grant.address,
-            len: grant.len,
-        });
-    }
-    Ok(layout::Grant {
-        grant: grant.grant.to_bits().into(),
-        rkey: grant.rkey.0.into(),
-        rights: rights(grant.rights),
-        reserved: [0; 3],
-        address: grant.address.into(),
-        len: grant.len.into(),
-        lease_ns: grant.lease_ns.into(),
-    })
-}
-
-const fn rights(rights: Rights) -> u8 {
-    (rights.read as u8 * layout::RIGHT_READ)
-        | (rights.write as u8 * layout::RIGHT_WRITE)
-        | (rights.atomic as u8 * layout::RIGHT_ATOMIC)
 }
 
 fn context_gone_layout(gone: &ContextGone) -> layout::ContextGone {

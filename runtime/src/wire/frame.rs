@@ -29,8 +29,11 @@ pub enum Frame<'a> {
         /// The context, or `None` if no live one has the name.
         found: Option<Found>,
     },
-    /// Opens memory of the header's `src` to its `dst`. Sent on the lane that the key is bound on, behind the bind.
-    Grant(Grant),
+    /// Opens memory of the header's `src` to its `dst`. Sent on the lane that the keys are bound on, behind their binds.
+    Grants {
+        /// At most [`MAX_GRANTS`](super::MAX_GRANTS).
+        grants: List<'a, Grant>,
+    },
     /// Asks the holder to let go of these grants and to answer [`Frame::Revoked`] with the epoch.
     Revoke {
         /// The owner's epoch. A holder only gives it back.
@@ -93,7 +96,7 @@ impl Frame<'_> {
             Self::Message(_) => Kind::Message,
             Self::Lookup { .. } => Kind::Lookup,
             Self::LookupReply { .. } => Kind::LookupReply,
-            Self::Grant(_) => Kind::Grant,
+            Self::Grants { .. } => Kind::Grants,
             Self::Revoke { .. } => Kind::Revoke,
             Self::Revoked { .. } => Kind::Revoked,
             Self::Refused { .. } => Kind::Refused,
@@ -187,6 +190,19 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// None: what an array of grants is filled with before its entries are known.
+    pub(crate) const EMPTY: Self = Self {
+        grant: GrantId {
+            slot: 0,
+            generation: 0,
+        },
+        rkey: Rkey(0),
+        rights: Rights::NONE,
+        address: 0,
+        len: 0,
+        lease_ns: 0,
+    };
+
     /// Whether the range has bytes and ends within the address space.
     pub(super) const fn range_is_sound(&self) -> bool {
         self.len > 0 && self.address.checked_add(self.len - 1).is_some()

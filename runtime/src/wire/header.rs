@@ -149,8 +149,8 @@ kinds! {
     Lookup = 3,
     /// [`Frame::LookupReply`](super::Frame::LookupReply)
     LookupReply = 4,
-    /// [`Frame::Grant`](super::Frame::Grant)
-    Grant = 5,
+    /// [`Frame::Grants`](super::Frame::Grants)
+    Grants = 5,
     /// [`Frame::Revoke`](super::Frame::Revoke)
     Revoke = 6,
     /// [`Frame::Revoked`](super::Frame::Revoked)

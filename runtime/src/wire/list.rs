@@ -5,10 +5,12 @@ use core::fmt;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{DecodeError, EncodeError, WireContext, layout};
+use keyfence_pmd::{Rights, Rkey};
+
+use super::{DecodeError, EncodeError, Grant, WireContext, layout};
 use crate::ids::GrantId;
 
-/// A list of a frame: of grants, or of credit limits. To send it, borrow a slice: `List::from(&ids[..])`.
+/// A list of a frame: of grants, of their names, or of credit limits. To send it, borrow a slice: `List::from(&ids[..])`.
 #[derive(Clone, Copy)]
 pub struct List<'a, T: Item>(Source<'a, T>);
 
@@ -62,6 +64,14 @@ impl<'a, T: Item> List<'a, T> {
             got: bytes.len(),
         })?;
         Ok(Self(Source::Wire(items)))
+    }
+
+    /// The entries of a decoded list as they came; none of another.
+    pub(super) const fn layouts(&self) -> &'a [T::Layout] {
+        match self.0 {
+            Source::Items(_) => &[],
+            Source::Wire(items) => items,
+        }
     }
 
     /// Its length as the wire has it.
@@ -146,7 +156,7 @@ impl<T: Item> Iterator for ListIter<'_, T> {
 
 impl<T: Item> ExactSizeIterator for ListIter<'_, T> {}
 
-/// What a list can hold: [`GrantId`] and [`CreditLimit`].
+/// What a list can hold: [`Grant`], [`GrantId`] and [`CreditLimit`].
 pub trait Item: sealed::Item {}
 
 impl<T: sealed::Item> Item for T {}
@@ -180,6 +190,44 @@ impl sealed::Item for GrantId {
 
     fn from_layout(layout: &U64) -> Self {
         Self::from_bits(layout.get())
+    }
+}
+
+impl sealed::Item for Grant {
+    type Layout = layout::Grant;
+
+    fn to_layout(self) -> layout::Grant {
+        let Rights {
+            read,
+            write,
+            atomic,
+        } = self.rights;
+        layout::Grant {
+            grant: self.grant.to_bits().into(),
+            rkey: self.rkey.0.into(),
+            rights: (u8::from(read) * layout::RIGHT_READ)
+                | (u8::from(write) * layout::RIGHT_WRITE)
+                | (u8::from(atomic) * layout::RIGHT_ATOMIC),
+            reserved: [0; 3],
+            address: self.address.into(),
+            len: self.len.into(),
+            lease_ns: self.lease_ns.into(),
+        }
+    }
+
+    fn from_layout(layout: &layout::Grant) -> Self {
+        Self {
+            grant: GrantId::from_bits(layout.grant.get()),
+            rkey: Rkey(layout.rkey.get()),
+            rights: Rights {
+                read: layout.rights & layout::RIGHT_READ != 0,
+                write: layout.rights & layout::RIGHT_WRITE != 0,
+                atomic: layout.rights & layout::RIGHT_ATOMIC != 0,
+            },
+            address: layout.address.get(),
+            len: layout.len.get(),
+            lease_ns: layout.lease_ns.get(),
+        }
     }
 }
 

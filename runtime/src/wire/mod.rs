@@ -31,17 +31,21 @@ pub use list::{CreditLimit, Item, List, ListIter};
 pub use name::{MAX_NAME_BYTES, Name, NameError};
 
 /// The version of these layouts. Both ends must have the same: a [`Hello`] of another is refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes of the header that each frame starts with.
 pub const HEADER_BYTES: usize = size_of::<layout::Header>();
 
 /// The most bytes of a frame that is not a message.
-pub const MAX_CONTROL_BYTES: usize = 256;
+pub const MAX_CONTROL_BYTES: usize = 512;
 
 /// The most grants that one [`Frame::Revoke`] names. A longer list is cut into several frames, the last one marked.
 pub const MAX_REVOKE_GRANTS: usize =
     (MAX_CONTROL_BYTES - HEADER_BYTES - size_of::<layout::Revoke>()) / size_of::<u64>();
+
+/// The most grants that one [`Frame::Grants`] makes.
+pub const MAX_GRANTS: usize =
+    (MAX_CONTROL_BYTES - HEADER_BYTES - size_of::<layout::Count>()) / size_of::<layout::Grant>();
 
 /// The most grants that one [`Frame::ImportsDropped`] names.
 pub const MAX_DROPPED_GRANTS: usize =

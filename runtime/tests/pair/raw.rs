@@ -304,9 +304,11 @@ impl Raw {
     pub fn grants(&mut self) -> Vec<(usize, Header, wire::Grant)> {
         let frames = self.inbox.drain(..);
         frames
-            .filter_map(|(lane, bytes)| match wire::decode(&bytes) {
-                Ok((header, Frame::Grant(grant))) => Some((lane, header, grant)),
-                _ => None,
+            .flat_map(|(lane, bytes)| match wire::decode(&bytes) {
+                Ok((header, Frame::Grants { grants })) => {
+                    grants.iter().map(|grant| (lane, header, grant)).collect()
+                }
+                _ => Vec::new(),
             })
             .collect()
     }

@@ -321,7 +321,7 @@ fn the_words_are_fixed() {
     let lane = Lane::first();
     let request = Request::read(&lane.request).unwrap();
     assert_eq!(request.as_bytes(), lane.request);
-    assert_eq!(lane.request[..8], [0x66, 0x6b, 2, 0, 7, 0, 0, 0]);
+    assert_eq!(lane.request[..8], [0x66, 0x6b, 3, 0, 7, 0, 0, 0]);
     assert_eq!(lane.request[16..24], [40, 0, 0, 0, 1, 2, 0, 4]);
     assert_eq!(lane.request[8..12], name_tag("left").to_le_bytes());
     assert_eq!(lane.request[12..16], name_tag("right").to_le_bytes());

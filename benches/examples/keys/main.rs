@@ -1,0 +1,124 @@
+//! What it costs to open memory and to take it back: 1,000 grants of one context by an engine's windows, beside 1,000 registrations and deregistrations, and
+//! the revokes beside a bare chain of invalidations. In turn, on one thread, so that all meet the same machine.
+//!
+//! `keys soft`, or with `--features verbs` `keys ADAPTER HOST`. A line a round; then the medians of the ratios with their quartiles, as JSON.
+
+mod bare;
+mod engines;
+
+use std::time::Instant;
+
+use keyfence::Secret;
+use keyfence::pmd::Device;
+use keyfence::pmd::soft::{Fabric, SoftConfig};
+use keyfence_benches::Quartiles;
+
+/// Grants, registrations and bare keys of a round.
+pub const KEYS: usize = 1000;
+
+/// Bytes of each.
+pub const KEY_BYTES: usize = 4096;
+
+const ROUNDS: usize = 9;
+
+/// Where two engines and two bare queue pairs meet.
+pub struct Places {
+    /// Of the two engines.
+    pub engines: [String; 2],
+    /// What they share, over a fabric.
+    pub secret: Option<Secret>,
+    /// Of the bare queue pair that is connected to.
+    pub bare: String,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["soft"] => {
+            let fabric = Fabric::new();
+            let places = Places {
+                engines: ["local:a".into(), "local:b".into()],
+                secret: None,
+                bare: "local:bare".into(),
+            };
+            let config = SoftConfig::default();
+            measure("soft", &places, || {
+                fabric.device(config.clone()).expect("a fresh fabric")
+            });
+        }
+        #[cfg(feature = "verbs")]
+        [adapter, host] => measure_verbs(adapter, host),
+        _ => panic!("usage: keys soft | ADAPTER HOST (the latter with --features verbs)"),
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn measure_verbs(adapter: &str, host: &str) {
+    use keyfence::pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice};
+
+    let place = |port| format!("rdma:{host}:{port}");
+    let places = Places {
+        engines: [place(7471), place(7472)],
+        secret: Some(Secret::new(&[7; Secret::LEAST_BYTES]).expect("long enough")),
+        bare: place(7473),
+    };
+    measure(adapter, &places, || {
+        let config = VerbsConfig {
+            device: Some(adapter.to_owned()),
+            known: KnownCaps {
+                // Both ways signal a chain's last alone.
+                chain_stops: Some(true),
+                dealloc_fences: Some(true),
+                ..KnownCaps::default()
+            },
+            ..VerbsConfig::default()
+        };
+        VerbsDevice::open(config).expect("the adapter is there")
+    });
+}
+
+/// Nanoseconds.
+fn timed(work: impl FnOnce()) -> f64 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_nanos() as f64
+}
+
+fn measure<D: Device>(name: &str, places: &Places, open: impl Fn() -> D) {
+    let mut engines = engines::Engines::new(places, &open);
+    let mut bare = bare::Bare::new(places, &open);
+    let mut both = Vec::new();
+    let mut alone = Vec::new();
+    for round in 0..ROUNDS {
+        let grant_ns = timed(|| engines.grant_all());
+        let revoke_ns = timed(|| engines.revoke_all());
+        let mut regions = Vec::new();
+        let register_ns = timed(|| regions = bare.register_all());
+        let deregister_ns = timed(|| bare.deregister_all(&regions));
+        bare.bind_all();
+        let chain_ns = timed(|| bare.invalidate_all());
+        both.push((register_ns + deregister_ns) / (grant_ns + revoke_ns));
+        alone.push(chain_ns / revoke_ns);
+        println!(
+            "round {round}, ns a key: grant {:.0} revoke {:.0}; register {:.0} deregister {:.0}; bare invalidation {:.0}",
+            grant_ns / KEYS as f64,
+            revoke_ns / KEYS as f64,
+            register_ns / KEYS as f64,
+            deregister_ns / KEYS as f64,
+            chain_ns / KEYS as f64,
+        );
+    }
+    let quartiles = |values: &[f64]| {
+        let of = Quartiles::of(values).expect("there are rounds");
+        format!(
+            "{{\"p25\":{:.3},\"p50\":{:.3},\"p75\":{:.3}}}",
+            of.q1, of.median, of.q3
+        )
+    };
+    println!(
+        "{{\"device\":\"{name}\",\"keys\":{KEYS},\"rounds\":{ROUNDS},\"times_as_fast_as_registration\":{},\"revoke_to_bare_chain\":{}}}",
+        quartiles(&both),
+        quartiles(&alone)
+    );
+}
