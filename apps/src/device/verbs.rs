@@ -1,30 +1,73 @@
 //! RDMA adapters.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use keyfence::EngineBuilder;
-use keyfence::config::VerbsConfig as Settings;
-use keyfence::pmd::verbs::{VerbsConfig, VerbsDevice};
+use keyfence::config::{KeyMode, VerbsConfig as Settings};
+use keyfence::pmd::Control;
+use keyfence::pmd::probe;
+use keyfence::pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice, self_test};
 
-/// The adapter, opened for each engine and sized for it; and the engines, told how their keys are made.
+/// The adapter, opened for each engine and sized for it; and the engines, told how their keys are made. Tests the adapter first if that is left to it.
 pub fn devices(
     settings: &Settings,
     builders: Vec<EngineBuilder>,
 ) -> anyhow::Result<(Vec<EngineBuilder>, Vec<VerbsDevice>)> {
+    let (key_mode, known) = match settings.key_mode {
+        Some(named) => (named, KnownCaps::default()),
+        None => tested(settings).context("device verbs")?,
+    };
     let open = |builder: &EngineBuilder| {
-        let device = VerbsDevice::open(config(settings, builder));
+        let config = VerbsConfig {
+            known,
+            ..config(settings, builder)
+        };
+        let device = VerbsDevice::open(config);
         device.with_context(|| format!("engine {}: device verbs", builder.name()))
     };
-    let devices = builders.iter().map(open).collect::<anyhow::Result<_>>()?;
-    let key_mode = settings.key_mode.unwrap_or_default();
+    let devices: Vec<VerbsDevice> = builders.iter().map(open).collect::<anyhow::Result<_>>()?;
+    let is_confined = devices.iter().all(|device| device.caps().window_bounds);
+    if key_mode == KeyMode::Window && !is_confined {
+        tracing::warn!(
+            "key_mode \"window\", and the adapter is not known to keep a key to its byte range: for peers that are trusted to keep to their grants; \
+             key_mode \"auto\" tests it, `keyfence probe` shows what it does"
+        );
+    }
     let told = builders
         .into_iter()
         .map(|builder| builder.key_mode(key_mode));
     Ok((told.collect(), devices))
 }
 
-/// The driver's view of the file's settings.
+/// What a self-test finds of the adapter, and the key mode that follows.
+fn tested(settings: &Settings) -> anyhow::Result<(KeyMode, KnownCaps)> {
+    tracing::info!("key_mode \"auto\": testing the adapter, some seconds");
+    let learned = self_test(&path(settings), None)?;
+    let choice = learned.choose();
+    let mode = match choice.mode {
+        Some(probe::KeyMode::Window) => KeyMode::Window,
+        Some(probe::KeyMode::Region) => KeyMode::Region,
+        None => bail!("no key mode: {}", choice.reason),
+    };
+    tracing::info!("key_mode {mode:?}: {}", choice.reason);
+    Ok((mode, learned.known))
+}
+
+/// The driver's configuration for one engine.
 fn config(settings: &Settings, builder: &EngineBuilder) -> VerbsConfig {
     let needs = builder.device_needs();
+    VerbsConfig {
+        max_lcores: needs.lcores,
+        max_qps: needs.qps,
+        max_windows: needs.windows,
+        max_regions: needs.regions,
+        max_depth: needs.depth,
+        completions: needs.completions,
+        ..path(settings)
+    }
+}
+
+/// The file's settings as the driver has them.
+fn path(settings: &Settings) -> VerbsConfig {
     VerbsConfig {
         device: settings.device.clone(),
         port: settings.port as u8,
@@ -34,12 +77,6 @@ fn config(settings: &Settings, builder: &EngineBuilder) -> VerbsConfig {
         retry_count: settings.retry_count as u8,
         rnr_retry_count: settings.rnr_retry_count as u8,
         ack_timeout_exponent: settings.ack_timeout_exponent as u8,
-        max_lcores: needs.lcores,
-        max_qps: needs.qps,
-        max_windows: needs.windows,
-        max_regions: needs.regions,
-        max_depth: needs.depth,
-        completions: needs.completions,
         ..VerbsConfig::default()
     }
 }
