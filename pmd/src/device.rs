@@ -194,7 +194,8 @@ pub trait Control: Send + Sync + 'static {
     /// Refuses a request.
     fn reject(&self, request: RequestId, private: &[u8]) -> Result<(), ControlError>;
 
-    /// The next event, or `None` at once.
+    /// The next event, or `None` without waiting for one. To be called often, whether events are expected or not: a device may bring
+    /// connections about here, and run here what it must wait for (some ten milliseconds) before its paths may report an invalidation.
     fn poll_event(&self) -> Option<ControlEvent>;
 
     /// Moves a queue pair to error. Its posted requests and receives will complete as `Flushed`. Idempotent.

@@ -28,9 +28,12 @@ const VARIANTS: &[Variant] = &[
         skips_are_listed: true,
     },
     Variant {
-        name: "posting by lists",
+        name: "posting by lists, and nothing held back",
         extended_posts: false,
-        known: SOFT_ROCE,
+        known: KnownCaps {
+            software: Some(false),
+            ..SOFT_ROCE
+        },
         only: &[],
         skips_are_listed: true,
     },
@@ -65,7 +68,8 @@ const SOFT_ROCE: KnownCaps = KnownCaps {
     chain_stops: Some(true),
     dealloc_fences: Some(true),
     invalidate_checks: Some(false),
-    software: Some(true),
+    // The driver finds that out.
+    software: None,
 };
 const UNKNOWN: KnownCaps = KnownCaps {
     window_bounds: None,

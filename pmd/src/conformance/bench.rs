@@ -163,7 +163,13 @@ impl<D: Device> Bench<D> {
         self.pause();
     }
 
-    /// Takes both sides' events: a device may need these polls on both sides to bring a connection about.
+    /// The same, events included, for who waits for something.
+    fn move_on(&mut self) {
+        self.take_events();
+        self.step();
+    }
+
+    /// Takes both sides' events: a device may need these polls on both sides to bring a connection about, and to tell the end of a key.
     pub fn take_events(&mut self) {
         for end in [End::A, End::B] {
             let side = self.side(end);
@@ -205,8 +211,7 @@ impl<D: Device> Bench<D> {
             if rest.is_empty() {
                 return Ok(());
             }
-            self.take_events();
-            self.step();
+            self.move_on();
         }
         Err(Failure(format!(
             "{} of {} requests never taken on side {end:?}",
@@ -242,7 +247,7 @@ impl<D: Device> Bench<D> {
             if let Some(at) = seen.iter().position(|done| done.id == id) {
                 return Ok(seen.remove(at).unwrap_or(Completion::EMPTY));
             }
-            self.step();
+            self.move_on();
         }
         Err(Failure(format!(
             "no completion of request {:#x} on side {end:?}",
@@ -257,7 +262,7 @@ impl<D: Device> Bench<D> {
             if seen.len() >= count {
                 return Ok(seen.drain(..count).collect());
             }
-            self.step();
+            self.move_on();
         }
         let got = self.side(end).seen.len();
         Err(Failure(format!(

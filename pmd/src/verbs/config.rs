@@ -1,5 +1,7 @@
 //! How an adapter is opened, and what is known of it that no query tells.
 
+use std::path::Path;
+
 use super::sys::Limits;
 use crate::device::Caps;
 use crate::error::ControlError;
@@ -68,8 +70,10 @@ pub struct KnownCaps {
     pub dealloc_fences: Option<bool>,
     /// [`Caps::invalidate_checks`].
     pub invalidate_checks: Option<bool>,
-    /// The adapter is this kernel's software, whose soft interrupts move the bytes. The packet that is being copied when its window ends is
-    /// copied to its end, so `dealloc_window` of a window that was bound then waits for a grace period (some milliseconds).
+    /// The adapter is this kernel's software. The packet that is being copied when its key ends is copied to its end, so a grace period (some
+    /// ten milliseconds) must be over before the end of a key is told: the completion of an invalidation is held back until
+    /// [`poll_event`](crate::Control::poll_event) has run one, and `dealloc_window` of a window that was bound waits for one. `None`: it is
+    /// software unless it stands on a bus (`/sys/class/infiniband/NAME/device`).
     pub software: Option<bool>,
 }
 
@@ -134,6 +138,13 @@ impl VerbsConfig {
             .then(|| bytes.trailing_zeros() - 7)
     }
 
+    /// Whether the adapter of this name is software. What is not known to be hardware is.
+    pub(crate) fn is_software(&self, adapter: &str) -> bool {
+        let classes = Path::new("/sys/class/infiniband");
+        let known = self.known.software;
+        known.unwrap_or_else(|| !is_on_a_bus(classes, adapter))
+    }
+
     /// What this adapter can do, under this configuration.
     pub(crate) fn caps(&self, limits: &Limits, max_inline_bytes: u32) -> Caps {
         let at_most = |ours: u32, adapters: u64| u64::from(ours).min(adapters.max(1)) as u32;
@@ -163,6 +174,11 @@ impl VerbsConfig {
             invalidate_checks: known.invalidate_checks.unwrap_or(false),
         }
     }
+}
+
+/// Whether a device of this class has one behind it. A software adapter belongs to no bus.
+fn is_on_a_bus(class: &Path, name: &str) -> bool {
+    !name.is_empty() && class.join(name).join("device").exists()
 }
 
 /// Refuses a value outside `min..=max`.
@@ -208,6 +224,28 @@ mod tests {
                 Err(ControlError::OutOfRange { value, .. }) if value == u64::from(bytes)
             ));
         }
+    }
+
+    #[test]
+    fn an_adapter_that_is_not_known_to_be_hardware_is_software() {
+        let class = std::env::temp_dir().join(format!("keyfence-class-{}", std::process::id()));
+        std::fs::create_dir_all(class.join("on_a_bus/device")).unwrap();
+        std::fs::create_dir_all(class.join("on_none")).unwrap();
+        assert!(is_on_a_bus(&class, "on_a_bus"));
+        assert!(!is_on_a_bus(&class, "on_none"));
+        assert!(!is_on_a_bus(&class, "unknown"));
+        assert!(!is_on_a_bus(&class, ""));
+        std::fs::remove_dir_all(&class).unwrap();
+        let says = |software| VerbsConfig {
+            known: KnownCaps {
+                software,
+                ..KnownCaps::default()
+            },
+            ..VerbsConfig::default()
+        };
+        assert!(says(None).is_software("no adapter has this name"));
+        assert!(says(Some(true)).is_software("any"));
+        assert!(!says(Some(false)).is_software("any"));
     }
 
     #[test]

@@ -15,7 +15,9 @@ use super::config::{MAX_PRIVATE_BYTES, within};
 use super::device::Shared;
 use super::error::system;
 use super::qp::{QpRecord, QpState};
-use super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, QpState as State};
+use super::sys::{
+    CmEvent, CmEventKind, CmId, ConnectParameters, QpState as State, wait_for_accesses,
+};
 use crate::device::ControlEvent;
 use crate::error::ControlError;
 use crate::ids::{QpId, RequestId};
@@ -120,6 +122,8 @@ impl Shared {
     }
 
     pub(crate) fn poll_event(&self) -> Option<ControlEvent> {
+        // Without the lock. One that fails proves nothing: what is held stays held, and the next call tries again.
+        let _ = self.objects.grace.serve(wait_for_accesses);
         let mut books = self.books();
         let books = &mut *books;
         self.take_async(books);

@@ -229,9 +229,10 @@ impl Shared {
             qp: StdArc::clone(&qp),
             flags: StdArc::clone(&flags),
             limits: self.request_limits(config),
-            sends: SendQueue::new(config.send_depth),
+            sends: SendQueue::new(config.send_depth, self.software),
             receives: ReceiveQueue::new(config.receive_depth),
             listed: false,
+            held: false,
         });
         let no_lcore = ControlError::NoSuchLcore(config.lcore);
         let returned;

@@ -44,8 +44,10 @@ struct Queues {
     /// By the slot of a queue pair's number.
     endpoints: Box<[Option<Box<Endpoint>>]>,
     max_qps: u32,
-    /// Slots of those that have something to flush; room for all.
-    flushing: Vec<usize>,
+    /// Slots of those that have something to report; room for all.
+    reporting: Vec<usize>,
+    /// Slots of those that hold something back until a grace period is over; room for all.
+    holding: Vec<usize>,
     batch: Box<[Wc]>,
 }
 
@@ -68,7 +70,8 @@ impl VerbsPath {
                 returned: rings.returned,
                 endpoints: (0..slots).map(|_| None).collect(),
                 max_qps,
-                flushing: Vec::with_capacity(slots),
+                reporting: Vec::with_capacity(slots),
+                holding: Vec::with_capacity(slots),
                 batch: vec![Wc::empty(); BATCH].into(),
             },
             shared,
@@ -78,14 +81,14 @@ impl VerbsPath {
 }
 
 impl VerbsPath {
-    /// Flushes what is to be flushed.
+    /// Reports what is known and not told yet.
     #[inline]
-    fn flush(&mut self, done: &mut Completions<'_>) {
-        if !self.queues.flushing.is_empty() {
+    fn report(&mut self, done: &mut Completions<'_>) {
+        if !self.queues.reporting.is_empty() {
             let inside = self.clock.enter();
             let objects = &self.shared.objects;
             let inside = &inside;
-            self.queues.flush(&View { objects, inside }, done);
+            self.queues.report(&View { objects, inside }, done);
         }
     }
 }
@@ -103,7 +106,7 @@ impl DataPath for VerbsPath {
         });
         let taken = endpoint.post(&mut self.chain, view, work);
         drop(inside);
-        self.queues.list_for_flush(qp);
+        self.queues.list_for_report(qp);
         taken
     }
 
@@ -113,14 +116,17 @@ impl DataPath for VerbsPath {
             return 0;
         };
         let taken = endpoint.post_receives(&mut self.chain, receives);
-        self.queues.list_for_flush(qp);
+        self.queues.list_for_report(qp);
         taken
     }
 
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize {
         self.queues.take_attached();
         let mut done = Completions { done, len: 0 };
-        self.flush(&mut done);
+        if !self.queues.holding.is_empty() {
+            self.queues.release_held(self.shared.objects.grace.over());
+        }
+        self.report(&mut done);
         let mut budget = POLL_COMPLETIONS;
         while done.room() > 0 && budget > 0 {
             let wanted = done.room().min(BATCH).min(budget);
@@ -138,7 +144,7 @@ impl DataPath for VerbsPath {
                 break;
             }
         }
-        self.flush(&mut done);
+        self.report(&mut done);
         done.len
     }
 
@@ -211,44 +217,68 @@ impl Queues {
             if let Some(completion) = endpoint.complete((receive, place), &wc, view) {
                 done.push(completion);
             }
-            self.list_for_flush(qp);
+            self.list_for_report(qp);
+        }
+    }
+
+    /// Lets go what the grace periods that are over have proven (`None`: there will be no more).
+    #[cold]
+    fn release_held(&mut self, over: Option<u64>) {
+        let mut at = 0;
+        while let Some(slot) = self.holding.get(at).copied() {
+            let endpoint = self.endpoints[slot].as_deref_mut();
+            let endpoint = endpoint.expect("a queue pair in the list is attached");
+            let qp = endpoint.id;
+            endpoint.sends.release(over);
+            if endpoint.sends.hold.is_waiting() {
+                at += 1;
+            } else {
+                endpoint.held = false;
+                self.holding.swap_remove(at);
+            }
+            self.list_for_report(qp);
         }
     }
 
     #[inline]
-    fn list_for_flush(&mut self, qp: QpId) {
+    fn list_for_report(&mut self, qp: QpId) {
         let slot = slot_of(qp.0, self.max_qps);
-        if let Some(endpoint) = self.endpoints[slot].as_deref_mut()
-            && !endpoint.listed
-            && endpoint.can_flush()
-        {
+        let Some(endpoint) = self.endpoints[slot].as_deref_mut() else {
+            return;
+        };
+        if !endpoint.listed && endpoint.can_report() {
             endpoint.listed = true;
-            self.flushing.push(slot);
+            self.reporting.push(slot);
+        }
+        if endpoint.sends.hold.is_waiting() && !endpoint.held {
+            endpoint.held = true;
+            self.holding.push(slot);
         }
     }
 
-    /// Flushes what is to be flushed, as far as there is room to say so.
-    fn flush(&mut self, view: &View<'_>, done: &mut Completions<'_>) {
-        while let Some(slot) = self.flushing.last().copied() {
+    /// Reports what is known and not told yet, as far as there is room to say so.
+    fn report(&mut self, view: &View<'_>, done: &mut Completions<'_>) {
+        while let Some(slot) = self.reporting.last().copied() {
             let endpoint = self.endpoints[slot].as_deref_mut();
             let endpoint = endpoint.expect("a queue pair in the list is attached");
             while done.room() > 0
-                && let Some(completion) = endpoint.flush(view)
+                && let Some(completion) = endpoint.report(view)
             {
                 done.push(completion);
             }
-            if endpoint.can_flush() {
+            if endpoint.can_report() {
                 return;
             }
             endpoint.listed = false;
-            self.flushing.pop();
+            self.reporting.pop();
         }
     }
 
     fn release(&mut self, slot: usize, view: &View<'_>) {
         let mut endpoint = self.endpoints[slot].take().expect("the caller has looked");
         endpoint.sends.abandon(view);
-        self.flushing.retain(|listed| *listed != slot);
+        self.reporting.retain(|listed| *listed != slot);
+        self.holding.retain(|listed| *listed != slot);
         let flags = Arc::clone(&endpoint.flags);
         // The ring has room for all queue pairs, see `LcoreRecord`.
         let handed_over = self.returned.push(endpoint);

@@ -10,6 +10,8 @@ use super::config::VerbsConfig;
 use super::datapath::VerbsPath;
 use super::error::{VerbsError, check_libraries, lock_hint, open_error};
 use super::events::AsyncCounts;
+use super::grace::Grace;
+use super::sys::can_wait_for_accesses;
 use super::sys::{Clocks, Context, Cq, EventChannel, Limits, Pd, Qp, QpSizes, Table};
 use super::windows::{Objects, RegionUses};
 use crate::device::{Caps, Device};
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     pub(crate) limits: Limits,
     pub(crate) adapter: String,
+    /// The adapter is software: what it has begun to copy when a key ends is copied to its end.
+    pub(crate) software: bool,
     books: Mutex<Books>,
     pub(crate) objects: Objects,
     pub(crate) lcores: Box<[LcoreState]>,
@@ -61,12 +65,15 @@ impl VerbsDevice {
         check_libraries()?;
         let context = open_context(config.device.as_deref())?;
         let limits = context.limits(config.port);
-        let limits = limits.map_err(|error| open_error("ibv_query_device", &error))?;
+        let mut limits = limits.map_err(|error| open_error("ibv_query_device", &error))?;
+        let software = config.is_software(&context.name());
+        // Without a way to prove a window's end there are none to be had.
+        limits.windows &= !software || can_wait_for_accesses();
         let max_inline_bytes = find_inline(&context, &config, &limits)?;
         let channel = EventChannel::create();
         let channel = channel.map_err(|error| open_error("rdma_create_event_channel", &error))?;
         let caps = config.caps(&limits, max_inline_bytes);
-        let shared = Shared::new(config, caps, limits, context, channel);
+        let shared = Shared::new((config, software), caps, limits, context, channel);
         Ok(Self {
             handle: Arc::new(Handle {
                 shared: Arc::new(shared),
@@ -182,7 +189,7 @@ impl Drop for Shared {
 
 impl Shared {
     fn new(
-        mut config: VerbsConfig,
+        (mut config, software): (VerbsConfig, bool),
         caps: Caps,
         limits: Limits,
         context: Arc<Context>,
@@ -203,10 +210,12 @@ impl Shared {
                 regions: Table::new(regions, &clocks),
                 region_slots: ByKey::new(regions),
                 uses: RegionUses::new(regions),
+                grace: Grace::new(),
             },
             books: Mutex::new(Books::new(&caps, channel, handles)),
             lcores: (0..caps.max_lcores).map(lcore).collect(),
             adapter: context.name(),
+            software,
             config,
             caps,
             limits,
@@ -250,6 +259,8 @@ impl Shared {
                 let _ = record.fail();
             }
             let windows: Vec<_> = books.windows.keys().copied().collect();
+            // Nobody asks for events any more, so nobody runs grace periods.
+            self.objects.grace.end();
             (
                 std::mem::take(&mut books.listeners),
                 std::mem::take(&mut books.requests),

@@ -27,8 +27,10 @@ pub(crate) struct Endpoint {
     pub(crate) limits: RequestLimits,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
-    /// In the path's list of those that have something to flush.
+    /// In the path's list of those that have something to report.
     pub(crate) listed: bool,
+    /// In the path's list of those that hold something back.
+    pub(crate) held: bool,
 }
 
 /// Limits of one request.
@@ -295,19 +297,19 @@ impl Endpoint {
     ) -> Option<Completion> {
         match receive {
             true => self.receives.complete((self.id, self.pd, place), wc, view),
-            false => self.sends.complete((self.id, place), wc, view),
+            false => self.sends.complete((self.id, place), wc.status(), view),
         }
     }
 
-    /// Whether there is something to flush.
-    pub(crate) fn can_flush(&self) -> bool {
-        self.sends.can_flush() || self.receives.can_flush()
+    /// Whether an end is known that is not told yet.
+    pub(crate) fn can_report(&self) -> bool {
+        self.sends.can_report() || self.receives.can_report()
     }
 
-    /// Flushes one request or receive whose turn has come.
-    pub(crate) fn flush(&mut self, view: &View<'_>) -> Option<Completion> {
-        let sent = self.sends.flush(self.id, view);
-        sent.or_else(|| self.receives.flush(self.id))
+    /// Reports one request or receive whose turn has come.
+    pub(crate) fn report(&mut self, view: &View<'_>) -> Option<Completion> {
+        let sent = self.sends.report(self.id, view);
+        sent.or_else(|| self.receives.report(self.id))
     }
 
     /// Whether a request needs the table of windows and regions.

@@ -10,7 +10,7 @@ use super::books::{RegionRecord, WindowRecord};
 use super::device::Shared;
 use super::error::{no_more, not_registered, system};
 use super::numbers::slot_of;
-use super::sys::{Mr, Mw, wait_for_softirqs};
+use super::sys::{Mr, Mw, wait_for_accesses};
 use super::windows::{Region, Window};
 use crate::device;
 use crate::device::Access;
@@ -174,8 +174,8 @@ impl Shared {
     pub(crate) fn dealloc_window(&self, id: WindowId) -> Result<(), ControlError> {
         let record = self.end_window(id)?;
         // The fence costs a grace period, so it is not for a window that was never bound.
-        if self.config.known.software == Some(true) && record.was_used {
-            let fenced = wait_for_softirqs();
+        if self.software && record.was_used {
+            let fenced = wait_for_accesses();
             if let Err(error) = fenced {
                 self.books_of_the_dying().windows.insert(id, record);
                 return Err(system("membarrier", &error));

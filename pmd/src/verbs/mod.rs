@@ -24,6 +24,8 @@ mod device;
 mod endpoint;
 mod error;
 mod events;
+mod grace;
+mod hold;
 mod memory;
 mod numbers;
 mod probe;

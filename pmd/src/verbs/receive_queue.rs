@@ -73,14 +73,14 @@ impl ReceiveQueue {
     }
 
     /// Whether the oldest receive is to be flushed.
-    pub(crate) fn can_flush(&self) -> bool {
+    pub(crate) fn can_report(&self) -> bool {
         let kept_back = self.ring.head().is_some_and(|received| !received.given);
         kept_back || self.ring.head_is_ended()
     }
 
     /// Flushes the oldest receive, if its turn has come.
-    pub(crate) fn flush(&mut self, qp: QpId) -> Option<Completion> {
-        if !self.can_flush() {
+    pub(crate) fn report(&mut self, qp: QpId) -> Option<Completion> {
+        if !self.can_report() {
             return None;
         }
         let received = self.ring.take_head()?;

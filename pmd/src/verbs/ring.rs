@@ -14,7 +14,7 @@ pub(crate) struct Ring<E> {
     done: u32,
     /// In a broken queue: entries that the adapter has ended, at least `done`.
     ended: u32,
-    /// A failure was reported: all that follow are flushed.
+    /// A failure is known: all that follow it are flushed.
     broken: bool,
 }
 
@@ -74,6 +74,14 @@ impl<E: Copy> Ring<E> {
         (self.len() > 0).then(|| &self.entries[self.index(self.done)])
     }
 
+    /// The entry with so many in front of it; the caller knows that it is not free.
+    #[inline]
+    pub(crate) fn at(&mut self, offset: u32) -> &mut E {
+        debug_assert!(offset < self.len());
+        let at = self.index(self.done.wrapping_add(offset));
+        &mut self.entries[at]
+    }
+
     /// Frees the oldest entry.
     #[inline]
     pub(crate) fn take_head(&mut self) -> Option<E> {
@@ -116,6 +124,12 @@ impl<E: Copy> Ring<E> {
             self.ended = self.done;
             self.broken = true;
         }
+    }
+
+    /// A failure is known and not reported yet: the adapter has ended the first `count` entries, and executes none behind them.
+    pub(crate) fn break_behind(&mut self, count: u32) {
+        self.break_off();
+        self.end(count);
     }
 
     fn index(&self, count: u32) -> usize {
@@ -166,6 +180,25 @@ mod tests {
         ring.end(1);
         assert!(ring.head_is_ended());
         ring.take_head();
+        assert!(!ring.head_is_ended());
+    }
+
+    #[test]
+    fn a_queue_may_break_in_front_of_entries_that_are_not_reported() {
+        let mut ring = Ring::new(4, 0);
+        ring.posted = u32::MAX;
+        ring.done = u32::MAX;
+        for entry in 0..4 {
+            ring.push(entry);
+        }
+        assert_eq!(*ring.at(2), 2);
+        ring.break_behind(2);
+        ring.break_behind(1);
+        assert!(ring.is_broken());
+        for _ in 0..2 {
+            assert!(ring.head_is_ended());
+            ring.take_head();
+        }
         assert!(!ring.head_is_ended());
     }
 }

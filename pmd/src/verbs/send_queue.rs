@@ -1,8 +1,8 @@
 //! The shadow of a send queue: what each posted request was, so that a completion needs nothing but its place.
 
+use super::hold::Hold;
 use super::ring::Ring;
 use super::status::{Side, translate};
-use super::sys::Wc;
 use super::windows::{Effect, View};
 use crate::completion::{Completion, CompletionKind, WcStatus};
 use crate::ids::{QpId, WorkId};
@@ -21,12 +21,15 @@ pub(crate) struct Sent {
     /// How it fails: it stands for a request that was refused before it was posted.
     pub(crate) refused: Option<WcStatus>,
     pub(crate) effect: Effect,
+    /// Of an invalidation that the adapter has executed: the grace period that must be over before that is reported. 0 if none must.
+    pub(crate) grace: u64,
 }
 
 /// The requests of one queue pair that are not ended.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     pub(crate) ring: Ring<Sent>,
+    pub(crate) hold: Hold,
 }
 
 impl Sent {
@@ -38,11 +41,20 @@ impl Sent {
         given: false,
         refused: None,
         effect: Effect::None,
+        grace: 0,
     };
 
     /// A request that the adapter never gets.
     pub(crate) fn kept_back(id: WorkId) -> Self {
         Self { id, ..Self::EMPTY }
+    }
+
+    /// What the adapter's word for its end means.
+    fn outcome(&self, status: u32) -> WcStatus {
+        match (translate(status, Side::Sender(self.kind)), self.refused) {
+            (WcStatus::Flushed, _) => WcStatus::Flushed,
+            (status, refused) => refused.unwrap_or(status),
+        }
     }
 
     fn completion(&self, qp: QpId, status: WcStatus) -> Completion {
@@ -58,22 +70,31 @@ impl Sent {
 }
 
 impl SendQueue {
-    pub(crate) fn new(depth: u32) -> Self {
+    /// `hold`: the adapter is software, so successful invalidations are held back.
+    pub(crate) fn new(depth: u32, hold: bool) -> Self {
         Self {
             ring: Ring::new(depth, Sent::EMPTY),
+            hold: Hold::new(hold),
         }
     }
 
-    /// Takes in a completion of the request at `place`. What is to be reported now.
+    /// Takes in a completion, `enum ibv_wc_status`, of the request at `place`. What is to be reported now.
     pub(crate) fn complete(
         &mut self,
         (qp, place): (QpId, u32),
-        wc: &Wc,
+        status: u32,
         view: &View<'_>,
     ) -> Option<Completion> {
         let before = self.ring.before(place)?;
         if self.ring.is_broken() {
             self.ring.end(before + 1);
+            return None;
+        }
+        let outcome = self.ring.at(before).outcome(status);
+        if self
+            .hold
+            .takes(&mut self.ring, before, outcome, &view.objects.grace)
+        {
             return None;
         }
         // What was passed over is done: the adapter reports each failure.
@@ -82,40 +103,52 @@ impl SendQueue {
             view.succeeded(passed.effect);
         }
         let sent = self.ring.take_head()?;
-        match translate(wc.status(), Side::Sender(sent.kind)) {
-            WcStatus::Success if sent.refused.is_none() => {
-                view.succeeded(sent.effect);
-                let done = sent.completion(qp, WcStatus::Success);
-                sent.reported.then_some(done)
-            }
-            status => {
-                self.ring.break_off();
-                view.undone(sent.effect);
-                let status = match (status, sent.refused) {
-                    (WcStatus::Flushed, _) | (_, None) => status,
-                    (_, Some(refused)) => refused,
-                };
-                Some(sent.completion(qp, status))
-            }
+        if outcome == WcStatus::Success {
+            view.succeeded(sent.effect);
+            let done = sent.completion(qp, WcStatus::Success);
+            return sent.reported.then_some(done);
+        }
+        self.ring.break_off();
+        view.undone(sent.effect);
+        Some(sent.completion(qp, outcome))
+    }
+
+    /// Lets go what is proven by the grace periods up to this number, which are over; `None` if there will be no more.
+    pub(crate) fn release(&mut self, over: Option<u64>) {
+        match over {
+            Some(over) => self.hold.prove(&mut self.ring, over),
+            None => self.hold.give_up(&mut self.ring),
         }
     }
 
-    /// Whether the oldest request is to be flushed.
-    pub(crate) fn can_flush(&self) -> bool {
+    /// Whether the oldest request's end is known and may be reported.
+    pub(crate) fn can_report(&self) -> bool {
+        if self.hold.is_in_use() {
+            return self.hold.can_report();
+        }
         let kept_back = self.ring.head().is_some_and(|sent| !sent.given);
         kept_back || self.ring.head_is_ended()
     }
 
-    /// Flushes the oldest request, if its turn has come.
-    pub(crate) fn flush(&mut self, qp: QpId, view: &View<'_>) -> Option<Completion> {
-        if !self.can_flush() {
+    /// Ends the oldest requests whose turn has come, up to one that is reported.
+    pub(crate) fn report(&mut self, qp: QpId, view: &View<'_>) -> Option<Completion> {
+        while self.hold.take_proven() {
+            let sent = self.ring.take_head()?;
+            view.succeeded(sent.effect);
+            if sent.reported {
+                return Some(sent.completion(qp, WcStatus::Success));
+            }
+        }
+        if !self.can_report() {
             return None;
         }
+        let failure = self.hold.take_failure();
         let sent = self.ring.take_head()?;
         view.undone(sent.effect);
-        let status = match sent.refused {
+        let status = match (failure, sent.refused) {
+            (Some(failure), _) => failure,
             // The adapter refused to take it, and nothing has failed before.
-            Some(refused) if !sent.given && !self.ring.is_broken() => refused,
+            (None, Some(refused)) if !sent.given && !self.ring.is_broken() => refused,
             _ => WcStatus::Flushed,
         };
         self.ring.break_off();
@@ -124,6 +157,7 @@ impl SendQueue {
 
     /// Nobody will ask for the rest: what may have been bound counts as bound.
     pub(crate) fn abandon(&mut self, view: &View<'_>) {
+        self.hold = Hold::new(false);
         while let Some(sent) = self.ring.take_head() {
             match (sent.given, sent.effect) {
                 (true, Effect::Bind(..)) => view.succeeded(sent.effect),

@@ -11,6 +11,7 @@ use keyfence_mempool::dma::DmaSlice;
 use keyfence_mempool::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::by_key::ByKey;
+use super::grace::Grace;
 use super::numbers::slot_of;
 use super::sys::{Inside, Mr, Mw, Table};
 use crate::ids::{PdId, QpId, RegionId, Rkey, WindowId};
@@ -83,6 +84,7 @@ pub(crate) struct Objects {
     pub(crate) regions: Table<Region>,
     pub(crate) region_slots: ByKey,
     pub(crate) uses: RegionUses,
+    pub(crate) grace: Grace,
 }
 
 /// The objects during a step.

@@ -1,7 +1,7 @@
 //! Rule 7 with accesses that are under way when their key ends. On Soft-RoCE the suite's mebibyte has landed before anybody can look, so here
 //! it is 64 of them in eight requests, and a test in which all had ended before is a failure: it would have shown nothing.
 
-use super::{BYTES, Outcome, Side, ensure, pair_of, text};
+use super::{BYTES, Outcome, Side, config, connect, ensure, pair_of, text};
 use keyfence_mempool::arena::{Arena, ArenaConfig, PageSize, Policy};
 use keyfence_mempool::sync::Arc;
 use keyfence_pmd::conformance::Setup;
@@ -123,43 +123,68 @@ impl Rig {
         Err("nothing was moved".into())
     }
 
-    /// Nothing changes the bytes of this side any more.
-    fn stays(&mut self, arena: &Arena, what: &str) -> Outcome {
-        self.stays_but(arena, what, 0)
+    /// Ends the target's key by an invalidation. Whether that succeeded and accesses were under way.
+    fn invalidate(&mut self) -> Result<bool, String> {
+        let key = self.open()?;
+        self.b.arena.dma(0, LEN).map_err(text)?.zero();
+        self.start(&key, false)?;
+        let op = WorkOp::Invalidate { rkey: key.rkey };
+        let end = WorkRequest::new(WorkId(101), op, SgeList::EMPTY);
+        let taken = self.b.path.post_burst(self.b.qp, &[end]);
+        ensure(taken == 1, "not taken")?;
+        let ended = self.b.next()?.status;
+        match ended {
+            WcStatus::Success => {
+                let target = Arc::clone(&self.b.arena);
+                self.stays(&target, "an invalidation")?;
+            }
+            // The write that it stopped broke the queue pair before the adapter reported it. That proves nothing.
+            WcStatus::Flushed => {}
+            status => return Err(format!("the invalidation ended as {status:?}")),
+        }
+        Ok(ended == WcStatus::Success && self.completed()? < COUNT)
     }
 
-    /// Nothing but up to so many bytes in a row.
-    fn stays_but(&mut self, arena: &Arena, what: &str, most: usize) -> Outcome {
+    /// A new pair of queue pairs.
+    fn start_anew(&mut self, address: &str) -> Outcome {
+        for side in [&mut self.a, &mut self.b] {
+            side.path.release_qp(side.qp);
+            side.device.destroy_qp(side.qp).map_err(text)?;
+            let made = side.device.create_qp(&config(side.pd, 16));
+            side.qp = made.map_err(text)?;
+        }
+        connect(&self.a, &self.b, address)
+    }
+
+    /// Nothing changes the bytes of this side any more.
+    fn stays(&mut self, arena: &Arena, what: &str) -> Outcome {
         let bytes = arena.dma(0, LEN).map_err(text)?;
         bytes.fill(MARK);
-        for _ in 0..20_000 {
+        for _ in 0..1_000 {
             std::thread::yield_now();
         }
-        let Some(first) = bytes.first_not(MARK) else {
-            return Ok(());
-        };
-        let mut all = vec![0; LEN];
-        bytes.read_into(&mut all).map_err(text)?;
-        let last = all.iter().rposition(|byte| *byte != MARK).unwrap_or(first);
-        let span = last + 1 - first;
-        println!("{span} bytes from byte {first} on were changed after {what}");
+        let changed = bytes.first_not(MARK);
         ensure(
-            span <= most,
-            format!("{span} bytes were changed after {what}"),
+            changed.is_none(),
+            format!("byte {changed:?} was changed after {what}"),
         )
     }
 
     /// How side A's accesses ended: not all may have been over before.
     fn under_way(&mut self, what: &str) -> Outcome {
-        let mut good = 0;
-        for _ in 0..COUNT {
-            let done = self.a.next()?;
-            good += u64::from(done.status == WcStatus::Success);
-        }
         ensure(
-            good < COUNT,
+            self.completed()? < COUNT,
             format!("all accesses were over before {what}, so nothing was shown"),
         )
+    }
+
+    /// How many of side A's accesses succeeded.
+    fn completed(&mut self) -> Result<u64, String> {
+        let mut good = 0;
+        for _ in 0..COUNT {
+            good += u64::from(self.a.next()?.is_success());
+        }
+        Ok(good)
     }
 
     fn ended(&mut self, what: &str) -> Outcome {
@@ -169,30 +194,22 @@ impl Rig {
     }
 }
 
-/// A packet of the path MTU.
-const PACKET_BYTES: usize = 1024;
+/// Ends of a key with a success, under way. Without the hold one in five to twenty of these had late bytes, by the load of the machine.
+const INVALIDATIONS: u32 = 80;
 
-/// **Soft-RoCE breaks rule 7 here**: it does not wait for the packet that its soft interrupt is copying, so that packet's rest may land after
-/// the completion. More may not.
+/// Soft-RoCE says that an invalidation is done while it still copies a packet, and by chance alone is that seen: so it is done often.
 pub fn invalidation(setup: Setup<VerbsDevice>) -> Outcome {
+    let address = setup.address.clone();
     let mut rig = rig(setup)?;
-    let key = rig.open()?;
-    rig.start(&key, false)?;
-    let op = WorkOp::Invalidate { rkey: key.rkey };
-    let end = WorkRequest::new(WorkId(101), op, SgeList::EMPTY);
-    let taken = rig.b.path.post_burst(rig.b.qp, &[end]);
-    ensure(taken == 1, "not taken")?;
-    let done = rig.b.next()?;
-    match done.status {
-        WcStatus::Success => {
-            let target = Arc::clone(&rig.b.arena);
-            rig.stays_but(&target, "an invalidation", PACKET_BYTES)?;
+    let mut shown = 0;
+    for _ in 0..2 * INVALIDATIONS {
+        shown += u32::from(rig.invalidate()?);
+        if shown == INVALIDATIONS {
+            return Ok(());
         }
-        // The write that it stopped has broken the queue pair before it was reported. That proves nothing.
-        WcStatus::Flushed => {}
-        status => return Err(format!("the invalidation ended as {status:?}")),
+        rig.start_anew(&address)?;
     }
-    rig.under_way("an invalidation")
+    Err(format!("only {shown} runs showed something"))
 }
 
 pub fn deallocation(setup: Setup<VerbsDevice>) -> Outcome {

@@ -1,6 +1,7 @@
 //! What an adapter's driver promises beside the contract: how devices, paths and queue pairs end, and what is said when memory cannot be
 //! locked. Each test is given fresh devices and returns what was wrong.
 
+mod held;
 mod in_flight;
 
 use keyfence_mempool::arena::Arena;
@@ -32,8 +33,24 @@ pub const TESTS: &[(&str, Body)] = &[
         refused_in_turn,
     ),
     (
-        "r1_in_flight_a_packet_at_most_lands_after_an_invalidation",
+        "r1_in_flight_nothing_lands_after_an_invalidation",
         in_flight::invalidation,
+    ),
+    (
+        "an_invalidation_is_held_and_only_what_is_behind_it",
+        held::goes_on,
+    ),
+    (
+        "an_invalidation_that_is_held_succeeds_in_error_too",
+        held::in_error,
+    ),
+    (
+        "an_invalidation_that_is_held_is_flushed_without_its_device",
+        held::device_first,
+    ),
+    (
+        "an_invalidation_that_is_held_is_never_told_after_the_release",
+        held::released,
     ),
     (
         "r1_in_flight_nothing_lands_after_a_deallocation",
@@ -124,9 +141,13 @@ fn pair_of(setup: Setup<VerbsDevice>, bytes: usize) -> Result<(Side, Side), Stri
     setup.b.listen(&setup.address).map_err(text)?;
     let a = side(setup.a, setup.arena_a, bytes)?;
     let b = side(setup.b, setup.arena_b, bytes)?;
-    a.device
-        .start_connect(a.qp, &setup.address, b"")
-        .map_err(text)?;
+    connect(&a, &b, &setup.address)?;
+    Ok((a, b))
+}
+
+/// Connects their queue pairs; B listens.
+fn connect(a: &Side, b: &Side, address: &str) -> Outcome {
+    a.device.start_connect(a.qp, address, b"").map_err(text)?;
     let (mut connected, mut polls) = (0, 0);
     while connected < 2 {
         for device in [&a.device, &b.device] {
@@ -143,7 +164,7 @@ fn pair_of(setup: Setup<VerbsDevice>, bytes: usize) -> Result<(Side, Side), Stri
         ensure(polls < 1_000_000, "never connected")?;
         std::thread::yield_now();
     }
-    Ok((a, b))
+    Ok(())
 }
 
 impl Side {
@@ -177,11 +198,15 @@ impl Side {
         WorkRequest::new(WorkId(id), op, SgeList::one(sge))
     }
 
+    /// The next completion. Polls events, too, as an engine does.
     fn next(&mut self) -> Result<Completion, String> {
         let mut done = [Completion::EMPTY];
         for _ in 0..1_000_000 {
             if self.path.poll_burst(&mut done) == 1 {
                 return Ok(done[0]);
+            }
+            if let Some(event) = self.device.poll_event() {
+                return Err(format!("{event:?}"));
             }
             std::thread::yield_now();
         }

@@ -75,14 +75,6 @@ pub(crate) fn locked_memory_limit() -> Option<u64> {
     limited.then_some(limit.rlim_cur)
 }
 
-/// Waits until each handler of soft interrupts that runs now has ended: a grace period of RCU, some milliseconds.
-pub(crate) fn wait_for_softirqs() -> io::Result<()> {
-    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-    // SAFETY: no memory is concerned.
-    let returned = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    super::check_errno(returned as i32)
-}
-
 /// Whether a forked child could harm this process's registered memory unless `ibv_fork_init` was called.
 fn wants_fork_init() -> bool {
     // SAFETY: takes nothing.

@@ -6,6 +6,8 @@ mod cm;
 #[allow(unsafe_code)]
 mod device;
 #[allow(unsafe_code)]
+mod grace;
+#[allow(unsafe_code)]
 mod loopback;
 #[allow(unsafe_code)]
 mod objects;
@@ -19,9 +21,8 @@ mod table;
 mod wc;
 
 pub(crate) use cm::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel};
-pub(crate) use device::{
-    AsyncEvent, Context, Limits, locked_memory_limit, missing_library, wait_for_softirqs,
-};
+pub(crate) use device::{AsyncEvent, Context, Limits, locked_memory_limit, missing_library};
+pub(crate) use grace::{can_wait_for_accesses, wait_for_accesses};
 pub(crate) use loopback::{ForkStatus, Route, fork_status};
 pub(crate) use objects::{Cq, Mr, Mw, Pd, Qp, QpSizes, QpState, RemoteAccess};
 pub(crate) use post::{Chain, Posting, SendOp};
