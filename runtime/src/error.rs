@@ -1,5 +1,7 @@
 //! Errors of a context's calls: what, which limit, what to do. All are found before anything has changed.
 
+use keyfence_pmd::ControlError;
+
 use crate::limits::LimitError;
 
 /// Why no buffer was given.
@@ -210,5 +212,66 @@ impl SubmitError {
     #[must_use]
     pub const fn is_back_pressure(&self) -> bool {
         matches!(self, Self::NoCredit { .. } | Self::Limit(_))
+    }
+}
+
+/// Why the key of a grant could not be made off the lcore (key mode `region`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyRefusal {
+    /// The device has no more of something.
+    #[error("the device is out of {what}: {limit} in use; raise its limit or revoke some grants")]
+    Exhausted {
+        /// The kind of object.
+        what: &'static str,
+        /// How many the device has.
+        limit: u64,
+    },
+    /// The memory must be locked once more for its region, and this process may not lock so much.
+    #[error(
+        "the region needs {needed_bytes} bytes of locked memory, the limit is {limit_bytes} (RLIMIT_MEMLOCK); raise it or revoke some grants"
+    )]
+    LockedMemory {
+        /// The limit of the process, over all its locked memory.
+        limit_bytes: u64,
+        /// What this region needs.
+        needed_bytes: u64,
+    },
+    /// The device gives out values that the peer may still know (R8).
+    #[error(
+        "{tries} regions in a row had a key that the peer has not acknowledged as dead; try again when it answers"
+    )]
+    ValuesKnown {
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// The registration did not come back. The grant's memory is kept until its session has ended.
+    #[error(
+        "the registration did not come back in time; its memory is kept until the session with the peer has ended"
+    )]
+    Late,
+    /// The session ended meanwhile.
+    #[error("the session with the peer ended before the key was made")]
+    SessionOver,
+    /// The device refused for another reason.
+    #[error("the device refused the registration; the log of the control side says why")]
+    Device,
+}
+
+impl KeyRefusal {
+    /// By what the device says.
+    pub(crate) fn of(error: &ControlError) -> Self {
+        match *error {
+            ControlError::Exhausted { what, limit } => Self::Exhausted { what, limit },
+            ControlError::LockedMemory {
+                limit_bytes,
+                needed_bytes,
+            } => Self::LockedMemory {
+                limit_bytes,
+                needed_bytes,
+            },
+            ControlError::Late { .. } => Self::Late,
+            _ => Self::Device,
+        }
     }
 }

@@ -3,6 +3,7 @@
 use keyfence_mempool::buf::Buf;
 
 use crate::engine::GrantRecord;
+use crate::error::KeyRefusal;
 use crate::ids::{ContextId, Epoch, GrantId, ImportId, LcoreId, PeerId, RemoteContext};
 use crate::op::OpDone;
 use crate::session::JoinRefusal;
@@ -93,6 +94,13 @@ pub enum Event {
     Granted(Import),
     /// An import was taken back: new operations by it fail, those in flight run down. Says nothing about memory.
     Revoked(ImportId),
+    /// This grant's key could not be made; its holder hears nothing of it. Its end follows as any grant's. In key mode `region` alone.
+    KeyRefused {
+        /// The grant.
+        grant: GrantId,
+        /// What was in the way.
+        why: KeyRefusal,
+    },
     /// No access by this grant's key goes on or comes. Its memory may be reused.
     Zapped(GrantId),
     /// The end of this grant's key could not be proven in time; its memory is not reused.

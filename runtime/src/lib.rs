@@ -158,7 +158,7 @@ pub use engine::{
     Local, LookupError, MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running,
     SharedStats, Stats, Usage,
 };
-pub use error::{AllocError, FlushError, GrantError, RevokeError, SubmitError};
+pub use error::{AllocError, FlushError, GrantError, KeyRefusal, RevokeError, SubmitError};
 pub use event::{EngineEvent, Event, Import, Message, QuarantineReason};
 pub use keyfence_mempool::{Buf, DmaSlice};
 /// The device contract and its drivers.

@@ -6,7 +6,7 @@ use keyfence::ids::LcoreId;
 use keyfence::{Buf, Context, EngineEvent, Event, Lease, Local, Rights, Service, Status, Work};
 use pair::judged::{Court, Judged, MS, Part, fast_limits};
 use pair::scene::{Scene, completions, ends, grant, lookup};
-use pair::{Side, Slot};
+use pair::{REGIONS, Side, Slot};
 
 /// Where a service fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,7 +220,11 @@ fn r5_a_reclaim_posts_no_more_than_its_budget_in_a_step() {
     court.pair.right.engine.kill(id);
     let (mut posted, mut steps) = (0, 0);
     court.pair.until(|pair| {
-        let now = pair.right.stat("invalidations_posted");
+        let now = pair.right.stat(if REGIONS {
+            "regions_ended"
+        } else {
+            "invalidations_posted"
+        });
         assert!(now - posted <= 3, "{} in one step", now - posted);
         steps += u64::from(now > posted);
         posted = now;

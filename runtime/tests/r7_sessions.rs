@@ -9,8 +9,11 @@ use keyfence::{EngineEvent, Event, Local, Status};
 use keyfence_mempool::sync::Ordering;
 use pair::judged::{Court, Judged, MS, Part};
 use pair::scene::{completions, grant, lookup};
-use pair::switched::{off, on};
-use pair::{Pair, Puppet, Side};
+use pair::switched::{Switches, off, on};
+use pair::{Pair, Puppet, REGIONS, Side};
+
+/// Of two lanes.
+const WINDOWS: u64 = if REGIONS { 0 } else { 2 * 64 };
 
 fn ups(side: &Side<Judged>) -> usize {
     let ups = |event: &&EngineEvent| matches!(event, EngineEvent::PeerUp(_));
@@ -160,12 +163,20 @@ fn r7_three_sessions_are_lost_and_a_fourth_stands() {
         (&court.pair.right, &court.right_switches),
     ] {
         assert_eq!(switches.qps.load(Ordering::Relaxed), 2);
-        assert_eq!(switches.windows.load(Ordering::Relaxed), 2 * 64);
+        assert_eq!(switches.windows.load(Ordering::Relaxed), WINDOWS);
+        assert_eq!(switches.pds.load(Ordering::Relaxed), 1);
         assert_eq!(side.used(|usage| usage.lanes.into()), 2);
         assert_eq!(side.engine.receives_in_use(), 2 * 64);
         assert_eq!(side.stat("drains_cut_short"), 0);
     }
-    assert_eq!(court.pair.right.used(|usage| usage.windows.into()), 2);
+    let keys = court.pair.right.used(|usage| usage.windows.into());
+    let regions = |switches: &Switches| switches.regions.load(Ordering::Relaxed);
+    assert_eq!(keys, if REGIONS { 0 } else { 2 });
+    assert_eq!(regions(&court.left_switches), 1, "the arena");
+    assert_eq!(
+        regions(&court.right_switches),
+        if REGIONS { 1 + 2 } else { 1 }
+    );
     court.acquit();
 }
 
@@ -279,7 +290,8 @@ fn r7_queue_pairs_that_can_not_be_made_for_a_while_keep_nobody_from_joining() {
             .until(|pair| ups(&pair.left) == 2 && ups(&pair.right) == 2);
         for switches in [&court.left_switches, &court.right_switches] {
             assert_eq!(switches.qps.load(Ordering::Relaxed), 2);
-            assert_eq!(switches.windows.load(Ordering::Relaxed), 2 * 64);
+            assert_eq!(switches.windows.load(Ordering::Relaxed), WINDOWS);
+            assert_eq!(switches.pds.load(Ordering::Relaxed), 1);
         }
     }
 }

@@ -8,7 +8,7 @@ use keyfence::{Event, GrantError, Lease, Rights};
 use pair::judged::{Court, MS, Part, fast_limits};
 use pair::raw::Duel;
 use pair::scene::{Scene, ends, grant};
-use pair::{Puppet, Slot};
+use pair::{Puppet, REGIONS, Slot};
 
 fn holder(duel: &Duel, slot: u16) -> RemoteContext {
     RemoteContext {
@@ -74,10 +74,14 @@ fn r8_without_an_acknowledgement_the_key_is_ended_but_its_window_is_not_reused()
     );
     assert_eq!(duel.ledger.all_live_keys(), 0);
     assert_eq!(duel.side.parked(), 1);
-    assert!(matches!(
-        try_grant(&mut duel, &owner, holder),
-        Err(GrantError::Limit(_))
-    ));
+    // In key mode `region` there is no window to wait for: values are kept apart (`regions.rs`).
+    assert!(
+        REGIONS
+            || matches!(
+                try_grant(&mut duel, &owner, holder),
+                Err(GrantError::Limit(_))
+            )
+    );
     // It is named again with the keep-alives, until it is acknowledged.
     duel.raw.inbox.clear();
     let mut again = Vec::new();
@@ -95,7 +99,9 @@ fn r8_without_an_acknowledgement_the_key_is_ended_but_its_window_is_not_reused()
     try_grant(&mut duel, &owner, holder).unwrap();
     duel.steps(20);
     let (_, _, second) = duel.raw.grants().pop().unwrap();
-    assert_eq!(first.rkey.index(), second.rkey.index(), "the same window");
+    if !REGIONS {
+        assert_eq!(first.rkey.index(), second.rkey.index(), "the same window");
+    }
     assert_ne!(first.rkey, second.rkey, "with another key");
 }
 

@@ -10,6 +10,9 @@ mod device;
 #[path = "reclaim/judge.rs"]
 mod judge;
 #[allow(dead_code, reason = "shared with the tests of the shipped machine")]
+#[path = "reclaim/regions.rs"]
+mod regions;
+#[allow(dead_code, reason = "shared with the tests of the shipped machine")]
 #[path = "reclaim/world.rs"]
 mod world;
 
@@ -17,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 
 use keyfence::ids::LaneId;
 use keyfence::plant::{self, Plant};
-use keyfence::reclaim::{Capacity, ContextIx, KeyIx, TicketIx};
+use keyfence::reclaim::{Capacity, ContextIx, KeyIx, Scope, TicketIx};
 
 use choice::Choice;
 use world::{Budget, Judged, World};
@@ -29,7 +32,7 @@ const LANE: LaneId = LaneId(0);
 /// The switch is the process's: one test at a time.
 static SWITCH: Mutex<()> = Mutex::new(());
 
-fn world() -> World {
+fn world_of(scope: Scope) -> World {
     let capacity = Capacity {
         keys: 1,
         contexts: 1,
@@ -45,7 +48,11 @@ fn world() -> World {
         flushes: 1,
         ..Budget::default()
     };
-    World::new(capacity, budget)
+    World::new(capacity, budget, scope)
+}
+
+fn world() -> World {
+    world_of(Scope::Queue)
 }
 
 fn live(world: &mut World) -> Judged {
@@ -85,6 +92,20 @@ fn r3_flush_counters_is_caught() {
 #[test]
 fn r1_flush_free_list_is_caught() {
     assert_eq!(broken(Plant::FlushFreeList, revoke), [Some("R1"), None]);
+}
+
+#[test]
+fn r1_flush_free_list_of_regions_is_caught() {
+    let script = |_: &mut World| {
+        let mut world = world_of(Scope::Domain);
+        world.apply(Choice::Bind(KEY, CONTEXT, LANE))?;
+        world.apply(Choice::Register(KEY))?;
+        world.apply(Choice::Retire(KEY))?;
+        let epoch = world.machine.key_epoch(KEY).expect("it is retired");
+        world.apply(Choice::Ack(epoch, LANE))?;
+        world.apply(Choice::Dealloc(KEY))
+    };
+    assert_eq!(broken(Plant::FlushFreeList, script), [Some("R1"), None]);
 }
 
 #[test]

@@ -282,15 +282,11 @@ impl EngineBuilder {
         let lcores = self.check(&device)?;
         let device = keyfence_mempool::sync::Arc::new(device);
         let lanes = self.lanes_of_lcore() * u32::from(lcores);
-        let pd = device.alloc_pd()?;
-        let memory = EngineMemory::new(
-            &*device,
-            pd,
-            &self.memory,
-            &self.limits,
-            lcores.into(),
-            lanes,
-        )?;
+        let memory = EngineMemory::new(&self.memory, &self.limits, lcores.into(), lanes)?;
+        let home = match self.key_mode {
+            KeyMode::Window => Some(memory.register(&*device).map_err(MemoryError::from)?),
+            KeyMode::Region => None,
+        };
         let share = self.limits.share_of_lcore(lcores.into());
         let slots = self.slots_of_lcore();
         let mut ports = Vec::new();
@@ -307,7 +303,7 @@ impl EngineBuilder {
             let mut core = self.core(LcoreId(lcore), lcores, slots, mine, &share, reports);
             let most = device.caps().max_operation_bytes;
             core.longest_frame_bytes = most.min(core.limits.lane_bytes_in_flight);
-            core.caps = LcoreCaps::of(device.caps());
+            core.caps = LcoreCaps::of(device.caps(), self.key_mode);
             bells.push(core.clients.bells());
             cores.push(Some(Lcore {
                 path,
@@ -329,7 +325,8 @@ impl EngineBuilder {
             name: self.engine.name.clone(),
             incarnation,
             limits: share,
-            pd,
+            arena: keyfence_mempool::sync::Arc::clone(&memory.arena),
+            home,
             tag_seed: seed as u64 ^ (seed >> 64) as u64,
             frame_bytes: self.memory.receive_buffer_bytes as u32,
             fence_timeout_ns: self.timeouts.fence_timeout_ns,
@@ -404,7 +401,8 @@ impl EngineBuilder {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
         let queue = usize::from(contexts);
-        let reports_waiting = (2 * limits.grants + 3 * limits.contexts) as usize + 64;
+        // A grant's key is asked for, ended (once more if that was late), and reported dead.
+        let reports_waiting = (4 * limits.grants + 3 * limits.contexts) as usize + 64;
         Core {
             lcore,
             lcores,

@@ -1,19 +1,27 @@
 //! Control calls that end something or replace it. One that is late is made again, later each time: its return is the late proof.
 
-use keyfence_pmd::{ControlError, Device, QpId, WindowId};
+use keyfence_pmd::{ControlError, Device, QpId, RegionId, WindowId};
 
 use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
-use crate::ids::{GrantId, LaneId, LcoreId};
+use crate::engine::domains::ended;
+use crate::ids::{GrantId, LaneId, LcoreId, SessionId};
+
+/// What a key ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KeyObject {
+    Window(WindowId),
+    Region(RegionId),
+}
 
 /// Such a call.
 #[derive(Clone, Copy, Debug)]
-enum Call {
+pub(super) enum Call {
     Dealloc {
         lcore: LcoreId,
         grant: GrantId,
-        window: WindowId,
+        object: KeyObject,
     },
     EndLane {
         lcore: LcoreId,
@@ -34,6 +42,8 @@ enum Call {
         lane: LaneId,
         qp: QpId,
     },
+    /// The protection domain of a session that has ended.
+    EndDomain(SessionId),
 }
 
 /// A call that was late.
@@ -56,14 +66,14 @@ impl<D: Device> ControlSide<D> {
         !due.is_empty()
     }
 
-    /// Deallocates a key's window. One late call a window is made again, however often it is asked for.
-    pub fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, window: WindowId) {
-        let waits = |late: &LateCall| matches!(late.call, Call::Dealloc { window: known, .. } if known == window);
+    /// Deallocates a key's window, or deregisters its region. One late call for each is made again, however often it is asked for.
+    pub fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, object: KeyObject) {
+        let waits = |late: &LateCall| matches!(late.call, Call::Dealloc { object: known, .. } if known == object);
         self.late_calls.retain(|late| !waits(late));
         let call = Call::Dealloc {
             lcore,
             grant,
-            window,
+            object,
         };
         if !self.call(call, Backoff::default()) {
             self.send(lcore, Command::Deallocated { grant, done: false });
@@ -92,12 +102,21 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// Whether the call has done its work. What is gone was ended by a call that came back late.
-    fn call(&mut self, call: Call, mut backoff: Backoff) -> bool {
+    pub fn call(&mut self, call: Call, mut backoff: Backoff) -> bool {
         let done = match call {
-            Call::Dealloc { window, .. } | Call::Window(window) => matches!(
+            Call::Dealloc {
+                object: KeyObject::Window(window),
+                ..
+            }
+            | Call::Window(window) => matches!(
                 self.device.dealloc_window(window),
                 Ok(()) | Err(ControlError::NoSuchWindow(_))
             ),
+            Call::Dealloc {
+                object: KeyObject::Region(region),
+                ..
+            } => ended(self.device.deregister(region)),
+            Call::EndDomain(session) => self.try_end_domain(session),
             Call::EndLane { lcore, lane, qp } => {
                 self.dealloc_spare_windows(lcore, lane);
                 matches!(
@@ -131,17 +150,30 @@ impl<D: Device> ControlSide<D> {
 
     fn call_done(&mut self, call: Call) {
         match call {
-            Call::Dealloc { lcore, grant, .. } => {
-                self.send(lcore, Command::Deallocated { grant, done: true })
+            Call::Dealloc {
+                lcore,
+                grant,
+                object,
+            } => {
+                self.send(lcore, Command::Deallocated { grant, done: true });
+                if let KeyObject::Region(_) = object {
+                    self.key_ended(lcore, grant);
+                }
             }
             Call::EndLane { lcore, lane, .. } => {
                 let record = self.peers.lane_mut(lcore, lane);
-                let left = record.map(|record| core::mem::take(&mut record.windows));
+                let (left, session) = record
+                    .map(|record| (core::mem::take(&mut record.windows), record.session))
+                    .unzip();
                 for window in left.into_iter().flatten() {
                     self.call(Call::Window(window), Backoff::default());
                 }
                 self.send(lcore, Command::QpDestroyed(lane));
+                if let Some(session) = session {
+                    self.qp_gone(session);
+                }
             }
+            Call::EndDomain(session) => self.domain_ended(session),
             Call::Error { lcore, lane, .. } => self.send(lcore, Command::QpInError(lane)),
             Call::Window(_) | Call::Replace { .. } => {}
         }

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::ring::spsc::Producer;
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
-use keyfence_pmd::{QpId, Window, WindowId};
+use keyfence_pmd::{QpId, Rights, Rkey, Window, WindowId};
 
 use crate::client::ClientSide;
 use crate::engine::census::GrantRecord;
+use crate::error::KeyRefusal;
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
 use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
@@ -57,9 +58,16 @@ pub(super) enum Command {
     SessionUp(PeerId),
     /// The lane's queue pair is in error; so will be all others of its session.
     QpInError(LaneId),
-    /// A key's window was deallocated, or could not be in time.
+    /// The answer to [`ToControl::MakeKey`].
+    KeyMade {
+        /// The grant.
+        grant: GrantId,
+        /// Its key, or why it has none.
+        made: Result<Rkey, KeyRefusal>,
+    },
+    /// A key's window was deallocated, or its region deregistered, or could not be in time.
     Deallocated {
-        /// The grant whose window it was. By now its slot may be another's.
+        /// The grant whose it was. By now its slot may be another's.
         grant: GrantId,
         /// Whether it was.
         done: bool,
@@ -77,6 +85,13 @@ pub(super) enum Command {
     },
     /// The lane's queue pair is destroyed.
     QpDestroyed(LaneId),
+    /// The protection domain of the lane's session is gone.
+    DomainDestroyed {
+        /// The lane. By now its slot may be another's.
+        lane: LaneId,
+        /// What was its queue pair.
+        qp: QpId,
+    },
     /// Another lcore's context asks for a flush.
     FlushFor {
         /// The asking lcore.
@@ -106,6 +121,17 @@ pub(super) struct PeerSizes {
     pub messages: u32,
     /// Bytes of the longest frame that it takes.
     pub frame_bytes: u32,
+}
+
+/// What a region is registered for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyRequest {
+    /// Of the first byte in the arena.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+    /// What the holder may do.
+    pub rights: Rights,
 }
 
 /// What opening a context takes.
@@ -160,6 +186,19 @@ pub(super) enum ToControl {
         /// The window.
         window: WindowId,
     },
+    /// Register a region for a grant, in the domain of the lane's session.
+    MakeKey {
+        /// The lane.
+        lane: LaneId,
+        /// The grant.
+        grant: GrantId,
+        /// What it opens.
+        key: KeyRequest,
+    },
+    /// End a grant's key by deregistering its region, behind the [`ToControl::MakeKey`] of it.
+    EndKey(GrantId),
+    /// A key that was asked for is dead: its value may come back.
+    KeyDead(GrantId),
     /// Allocate a window for a lane in the place of one that was deallocated.
     ReplaceWindow {
         /// The lane.

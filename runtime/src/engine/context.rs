@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use keyfence_mempool::Buf;
-use keyfence_pmd::Rights;
+use keyfence_pmd::{Rights, Rkey};
 
 use crate::context::state::OwnedBuf;
 use crate::engine::lookup::LookupError;
@@ -211,7 +211,8 @@ impl Context<'_> {
     }
 
     /// Opens `range` of `buf` to one context of a peer. The holder's engine learns the key behind its bind; the holder gets
-    /// [`Event::Granted`](crate::Event::Granted).
+    /// [`Event::Granted`](crate::Event::Granted). In key mode `region` the key is made off the lcore, after this call; if that fails the caller gets
+    /// [`Event::KeyRefused`](crate::Event::KeyRefused), and the grant's end.
     ///
     /// # Errors
     /// [`GrantError`]; nothing has changed then.
@@ -261,14 +262,14 @@ impl Context<'_> {
             Lease::None => None,
         };
         core.admit_grant(self.slot, holder.peer, lane, len)?;
-        let window = core.take_window(lane);
-        let rkey = core.lane(lane).windows[window as usize].key();
+        let window = (!core.caps.regions).then(|| core.take_window(lane));
+        let rkey = window.map(|window| core.lane(lane).windows[window as usize].key());
         let grant = Grant {
             context: self.slot,
             holder,
             lane,
             window,
-            rkey,
+            rkey: rkey.unwrap_or(Rkey(0)),
             buf: buf.id(),
             pool,
             address: buf.address() + range.start as u64,
@@ -282,13 +283,7 @@ impl Context<'_> {
         };
         core.hold(pool, buf.id());
         let id = core.grants.insert(grant).expect("admitted above");
-        core.drive(reclaim::Event::Bind {
-            key: KeyIx(id.slot),
-            context: ContextIx(self.slot),
-            lane,
-            scope: Scope::Queue,
-        });
-        core.ask(lane, Request::Grant(id));
+        core.begin_key(id);
         core.stats.grants_made += 1;
         Ok(id)
     }
@@ -388,7 +383,7 @@ impl Core {
         let in_use = self.grants.in_use();
         Limit::Grants.admit(self.limits.grants.into(), in_use.into(), 1)?;
         let lane = self.lane(lane);
-        if lane.free_windows.is_empty() {
+        if !self.caps.regions && lane.free_windows.is_empty() {
             let windows = lane.windows.len() as u64;
             Limit::Windows.admit(windows, windows, 1)?;
         }
@@ -407,6 +402,23 @@ impl Core {
             gauge.take(amount).expect("R9: seen above");
         }
         Ok(())
+    }
+
+    /// Has the key of a new grant made, by a bind on its lane or off the lcore.
+    fn begin_key(&mut self, id: GrantId) {
+        let grant = self.grants.at(id.slot);
+        let (context, lane, bound) = (grant.context, grant.lane, grant.window.is_some());
+        self.drive(reclaim::Event::Bind {
+            key: KeyIx(id.slot),
+            context: ContextIx(context),
+            lane,
+            scope: if bound { Scope::Queue } else { Scope::Domain },
+        });
+        if bound {
+            self.ask(lane, Request::Grant(id));
+        } else {
+            self.ask_for_region(id);
+        }
     }
 
     fn take_window(&mut self, lane: crate::ids::LaneId) -> u32 {

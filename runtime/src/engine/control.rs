@@ -8,8 +8,9 @@ use keyfence_pmd::{ControlEvent, Device};
 
 use crate::config::Timeouts;
 use crate::engine::backoff::Bounds;
-use crate::engine::calls::LateCall;
+use crate::engine::calls::{KeyObject, LateCall};
 use crate::engine::command::{Command, ToControl};
+use crate::engine::domains::Domains;
 use crate::engine::join::Identity;
 use crate::engine::lcore::drop_caught;
 use crate::engine::peers::Peers;
@@ -105,6 +106,8 @@ pub(super) struct ControlSide<D> {
     pub device: Arc<D>,
     pub ports: Vec<LcorePort>,
     pub peers: Peers,
+    /// Those of sessions, in key mode `region`.
+    pub domains: Domains,
     pub events: VecDeque<EngineEvent>,
     pub all_closed: usize,
     pub identity: Identity,
@@ -136,6 +139,7 @@ impl<D: Device> ControlSide<D> {
             device,
             ports,
             peers,
+            domains: Domains::default(),
             events: VecDeque::new(),
             all_closed: 0,
             sessions: 0,
@@ -197,8 +201,11 @@ impl<D: Device> ControlSide<D> {
                 if let Some(record) = self.peers.lane_mut(lcore, lane) {
                     record.windows.retain(|known| *known != window);
                 }
-                self.dealloc(lcore, grant, window);
+                self.dealloc(lcore, grant, KeyObject::Window(window));
             }
+            ToControl::MakeKey { lane, grant, key } => self.make_key(lcore, lane, grant, &key),
+            ToControl::EndKey(grant) => self.end_key(lcore, grant),
+            ToControl::KeyDead(grant) => self.forget_key(lcore, grant),
             ToControl::ReplaceWindow { lane, qp, place } => {
                 self.replace_window(lcore, lane, qp, place)
             }

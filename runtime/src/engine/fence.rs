@@ -18,9 +18,8 @@ const GRANT_EVENTS: usize = 64;
 /// Untold events of a context at most: as many as its other limits allow to pile up while it takes none.
 pub(super) fn events_limit(limits: &Limits, lanes: u16) -> usize {
     let context = &limits.context;
-    // Each operation may be followed by a Writable; each import, once granted, is revoked at most once.
-    let own =
-        2 * context.ops_in_flight as usize + 2 * context.imports as usize + context.grants as usize;
+    // Each operation may be followed by a Writable; each import, once granted, is revoked at most once; a grant whose key is refused ends, too.
+    let own = 2 * context.ops_in_flight as usize + 2 * (context.imports + context.grants) as usize;
     let messages = context.messages as usize * usize::from(lanes.max(1));
     own + messages + GRANT_EVENTS + ANSWERS
 }

@@ -114,12 +114,7 @@ impl EngineBuilder {
                 lacks: "has no memory windows".into(),
                 remedy: "set key_mode = \"region\", or use one that has",
             }),
-            KeyMode::Window => Ok(()),
-            KeyMode::Region => Err(BuildError::BadValue {
-                key: "key_mode".into(),
-                what: "is \"region\", which the engine can't do yet".into(),
-                allowed: "\"window\"".into(),
-            }),
+            KeyMode::Window | KeyMode::Region => Ok(()),
         }
     }
 }

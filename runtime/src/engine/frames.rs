@@ -58,7 +58,7 @@ impl Core {
     pub(super) fn slots_of_next_request(&self, lane: LaneId) -> usize {
         match self.lane(lane).control.peek_request() {
             // The invalidation that a planted fault has left out, the bind, the frame.
-            Some(Request::Grant(_)) => 3,
+            Some(Request::Grant(_)) if !self.caps.regions => 3,
             _ => 1,
         }
     }
@@ -301,6 +301,10 @@ impl Core {
             .and_then(|slot| slot.write_from(bytes))
             .expect("a lane's frame slots lie in the arena");
         let address = self.memory.arena.address() + offset as u64;
-        SgeList::one(Sge::new(address, bytes.len() as u32, self.memory.lkey))
+        SgeList::one(Sge::new(
+            address,
+            bytes.len() as u32,
+            self.lane(lane).arena.lkey,
+        ))
     }
 }

@@ -1,11 +1,13 @@
 //! Joining a peer: the engine whose name sorts first connects, the other accepts; one connection a lane. Never waits for the other side.
 
+use keyfence_mempool::{Arena, sync::Arc};
 use keyfence_pmd::{ControlError, Device, QpConfig, QpId, RequestId, Window};
 
 use crate::context::ops::MAX_RANGES;
 use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
+use crate::engine::domains::Home;
 use crate::engine::lookup::LOOKUPS;
 use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase};
 use crate::event::EngineEvent;
@@ -21,7 +23,9 @@ pub(super) struct Identity {
     pub incarnation: Incarnation,
     /// Sizes of one lcore.
     pub limits: Limits,
-    pub pd: keyfence_pmd::PdId,
+    pub arena: Arc<Arena>,
+    /// Where all queue pairs are made; none if each session has a place of its own (key mode `region`).
+    pub home: Option<Home>,
     pub tag_seed: u64,
     /// Bytes of a receive.
     pub frame_bytes: u32,
@@ -155,20 +159,21 @@ impl<D: Device> ControlSide<D> {
         asked: Option<(RequestId, Request)>,
     ) -> Result<(), ControlError> {
         let (lcore, peer_lcore) = ends;
-        let limits = &self.identity.limits;
+        let session = self.peers.get(peer).session;
         let slot = self.peers.take_slot(lcore);
         let lane = slot.ok_or(ControlError::Exhausted {
             what: "lane slots",
             limit: self.peers.slots.into(),
         })?;
-        let made = make_queue_pair(&*self.device, self.identity.pd, lcore, limits);
-        let (qp, windows) = match made {
+        let (home, qp, windows) = match self.make_queue_pair(peer, lcore) {
             Ok(made) => made,
             Err(error) => {
                 self.peers.give_slot(lcore, lane);
+                self.end_domain_if_over(session);
                 return Err(error);
             }
         };
+        self.domains.qp_made(session);
         let (origin, admission) = match asked {
             Some((id, request)) => (LaneOrigin::Accepting(id), Admission::accepting(&request)),
             None => {
@@ -186,6 +191,7 @@ impl<D: Device> ControlSide<D> {
         };
         self.peers.add_lane(LaneRecord {
             peer,
+            session,
             lcore,
             lane,
             peer_lcore,
@@ -200,14 +206,49 @@ impl<D: Device> ControlSide<D> {
         let setup = LaneSetup {
             qp,
             peer,
-            session: self.peers.get(peer).session,
+            session,
             number,
             peer_lcore,
+            arena: home.arena,
             windows,
             sizes: lane_sizes(&self.identity.limits),
         };
         self.hand_over(lcore, lane, setup);
         Ok(())
+    }
+
+    /// A queue pair and, after it, as many of its windows as the device still has; none in key mode `region`.
+    fn make_queue_pair(
+        &mut self,
+        peer: PeerId,
+        lcore: LcoreId,
+    ) -> Result<(Home, QpId, Vec<Window>), ControlError> {
+        let home = self.home(peer)?;
+        let (device, limits) = (&self.device, &self.identity.limits);
+        let qp = device.create_qp(&QpConfig {
+            pd: home.pd,
+            lcore,
+            send_depth: limits.send_depth,
+            receive_depth: limits.receive_depth,
+            max_sge: 1 + MAX_RANGES,
+            max_inline_bytes: 0,
+        })?;
+        let mut windows = Vec::new();
+        if self.identity.home.is_none() {
+            return Ok((home, qp, windows));
+        }
+        windows.reserve_exact(limits.windows as usize);
+        for _ in 0..limits.windows {
+            match device.alloc_window(qp) {
+                Ok(window) => windows.push(window),
+                // The lane works with fewer: `grant` then names the limit that it meets.
+                Err(error) => {
+                    tracing::warn!(%error, allocated = windows.len(), wanted = limits.windows, "fewer windows than configured");
+                    break;
+                }
+            }
+        }
+        Ok((home, qp, windows))
     }
 
     fn hand_over(&mut self, lcore: LcoreId, lane: LaneId, setup: LaneSetup) {
@@ -309,35 +350,6 @@ impl<D: Device> ControlSide<D> {
         }
         self.events.push_back(EngineEvent::PeerUp(peer));
     }
-}
-
-/// A queue pair and, after it, as many of its windows as the device still has; one at least.
-fn make_queue_pair(
-    device: &impl Device,
-    pd: keyfence_pmd::PdId,
-    lcore: LcoreId,
-    limits: &Limits,
-) -> Result<(QpId, Vec<Window>), ControlError> {
-    let qp = device.create_qp(&QpConfig {
-        pd,
-        lcore,
-        send_depth: limits.send_depth,
-        receive_depth: limits.receive_depth,
-        max_sge: 1 + MAX_RANGES,
-        max_inline_bytes: 0,
-    })?;
-    let mut windows = Vec::with_capacity(limits.windows as usize);
-    for _ in 0..limits.windows {
-        match device.alloc_window(qp) {
-            Ok(window) => windows.push(window),
-            // The lane works with fewer: `grant` then names the limit that it meets.
-            Err(error) => {
-                tracing::warn!(%error, allocated = windows.len(), wanted = limits.windows, "fewer windows than configured");
-                break;
-            }
-        }
-    }
-    Ok((qp, windows))
 }
 
 fn lane_sizes(limits: &Limits) -> LaneSizes {

@@ -155,6 +155,7 @@ impl<P: DataPath> Lcore<P> {
             }
             Command::SessionUp(peer) => core.session_up(peer),
             Command::QpInError(lane) => core.qp_in_error(lane),
+            Command::KeyMade { grant, made } => core.key_made(grant, made),
             Command::Deallocated { grant, done } => core.deallocated(grant, done),
             Command::WindowReplaced {
                 lane,
@@ -163,6 +164,7 @@ impl<P: DataPath> Lcore<P> {
                 window,
             } => core.window_replaced(lane, qp, place, window),
             Command::QpDestroyed(lane) => core.qp_destroyed(lane),
+            Command::DomainDestroyed { lane, qp } => core.domain_destroyed(lane, qp),
             Command::FlushFor { origin, ticket } => core.flush_for(origin, ticket),
             Command::FlushPart {
                 ticket,

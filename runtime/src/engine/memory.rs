@@ -4,9 +4,10 @@ use core::ops::Range;
 
 use keyfence_mempool::pool::PoolError;
 use keyfence_mempool::{Arena, ArenaError, Layout, LayoutError, Pool, PoolConfig, sync::Arc};
-use keyfence_pmd::{Access, Control, ControlError, PdId, Region, Rights};
+use keyfence_pmd::{Access, Control, ControlError, Rights};
 
 use crate::config::MemoryConfig;
+use crate::engine::domains::Home;
 use crate::engine::state::{LcoreMemory, LcorePool, OP_SLOT_BYTES};
 use crate::limits::{Limits, budget, receive_buffers};
 use crate::wire::MAX_CONTROL_BYTES;
@@ -35,7 +36,6 @@ const CACHED_BUFFERS: usize = 64;
 /// The memory of one engine.
 pub(super) struct EngineMemory {
     pub arena: Arc<Arena>,
-    pub region: Region,
     pools: Vec<(Pool, Range<u64>)>,
     receives: (Pool, Range<u64>),
     frames: Range<usize>,
@@ -43,10 +43,8 @@ pub(super) struct EngineMemory {
 }
 
 impl EngineMemory {
-    /// Maps the arena, registers it once, and makes the pools. `lanes` are the engine's.
+    /// Maps the arena and makes the pools. `lanes` are the engine's.
     pub fn new(
-        device: &impl Control,
-        pd: PdId,
         memory: &MemoryConfig,
         limits: &Limits,
         lcores: usize,
@@ -84,19 +82,24 @@ impl EngineMemory {
         let receives = make_pool(&arena, range, receive_bytes, receives, lcores)?;
         let frames = named("frames")?;
         let op_slots = named("operations")?;
-        let access = Access {
-            remote: Rights::NONE,
-            bind: true,
-        };
-        let region = device.register(pd, &arena, 0..arena.bytes(), access)?;
         Ok(Self {
             arena,
-            region,
             pools,
             receives,
             frames,
             op_slots,
         })
+    }
+
+    /// Registers the arena for windows, in a protection domain of the engine. Its own key opens nothing.
+    pub fn register(&self, device: &impl Control) -> Result<Home, ControlError> {
+        let access = Access {
+            remote: Rights::NONE,
+            bind: true,
+        };
+        let pd = device.alloc_pd()?;
+        let arena = device.register(pd, &self.arena, 0..self.arena.bytes(), access)?;
+        Ok(Home { pd, arena })
     }
 
     /// The part of one lcore. `lanes` are one lcore's, `limits` its share.
@@ -117,8 +120,6 @@ impl EngineMemory {
         let op_slots = limits.ops_in_flight as usize * OP_SLOT_BYTES;
         let mine = LcoreMemory {
             arena: Arc::clone(&self.arena),
-            region: self.region.id,
-            lkey: self.region.lkey,
             op_slots: self.op_slots.start + lcore * op_slots,
             frames: self.frames.start + lcore * frames,
             pools: self.pools.iter().map(pool).collect::<Result<_, _>>()?,

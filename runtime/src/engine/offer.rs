@@ -1,4 +1,4 @@
-//! Grants on their way out: each key's bind, and a frame for several.
+//! Grants on their way out: each key's bind if it is a window, and a frame for several.
 
 use keyfence_pmd::{SgeList, WorkOp};
 
@@ -66,11 +66,15 @@ impl Core {
     }
 
     fn post_bind(&mut self, lane: LaneId, id: GrantId, grant: &Grant) {
-        self.invalidate_late(lane, grant.window);
-        let window = self.lane(lane).windows[grant.window as usize].window.id;
+        let Some(window) = grant.window else {
+            // A region, which stands already.
+            return;
+        };
+        self.invalidate_late(lane, window);
+        let entry = self.lane(lane);
         let bind = WorkOp::Bind {
-            window,
-            region: self.memory.region,
+            window: entry.windows[window as usize].window.id,
+            region: entry.arena.id,
             address: grant.address,
             len: grant.len,
             rights: grant.rights,

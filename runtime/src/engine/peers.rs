@@ -19,6 +19,7 @@ pub(super) enum LaneOrigin {
 #[derive(Clone, Debug)]
 pub(super) struct LaneRecord {
     pub peer: PeerId,
+    pub session: SessionId,
     pub lcore: LcoreId,
     pub lane: LaneId,
     pub peer_lcore: LcoreId,
@@ -186,6 +187,15 @@ impl Peers {
         let beyond =
             |lane: &LaneRecord| !lane.broken && lane.peer == peer && lane.peer_lcore.0 >= lcores;
         self.lanes.iter().any(beyond)
+    }
+
+    /// The lanes of a session that are in the table, those that are destroyed included.
+    pub fn lanes_of(&self, session: SessionId) -> impl Iterator<Item = (LcoreId, LaneId, QpId)> {
+        let its = self
+            .lanes
+            .iter()
+            .filter(move |lane| lane.session == session);
+        its.map(|lane| (lane.lcore, lane.lane, lane.qp))
     }
 
     pub fn lane_by_qp(&self, qp: QpId) -> Option<&LaneRecord> {

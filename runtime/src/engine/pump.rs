@@ -213,11 +213,12 @@ impl Core {
             .and_then(|slot| slot.write_from(&header.encode_message()))
             .expect("an operation's slot lies in the arena");
         let address = self.memory.arena.address() + offset as u64;
+        let lkey = self.lane(lane).arena.lkey;
         let mut sges = [Sge::default(); 1 + crate::context::ops::MAX_RANGES];
-        sges[0] = Sge::new(address, (HEADER_BYTES + inline) as u32, self.memory.lkey);
+        sges[0] = Sge::new(address, (HEADER_BYTES + inline) as u32, lkey);
         let mut len = 1;
         for range in op.ranges.iter().flatten() {
-            sges[len] = Sge::new(range.address, range.len, self.memory.lkey);
+            sges[len] = Sge::new(range.address, range.len, lkey);
             len += 1;
         }
         let sges = SgeList::new(&sges[..len]).expect("three entries fit");
@@ -273,12 +274,12 @@ impl Core {
             rkey,
         };
         let (work, sges) = match op.kind {
-            OpKind::Read => (WorkOp::Read { remote }, self.slice_sges(op, bytes)),
+            OpKind::Read => (WorkOp::Read { remote }, self.slice_sges(lane, op, bytes)),
             OpKind::FetchAdd => {
                 let add = op.argument;
                 (
                     WorkOp::FetchAdd { remote, add },
-                    self.former_value_sge(slot),
+                    self.former_value_sge(lane, slot),
                 )
             }
             OpKind::CompareSwap => {
@@ -288,13 +289,13 @@ impl Core {
                     expected,
                     desired,
                 };
-                (work, self.former_value_sge(slot))
+                (work, self.former_value_sge(lane, slot))
             }
             _ => {
                 let immediate = None;
                 (
                     WorkOp::Write { remote, immediate },
-                    self.slice_sges(op, bytes),
+                    self.slice_sges(lane, op, bytes),
                 )
             }
         };
@@ -339,13 +340,14 @@ impl Core {
     }
 
     /// The local memory of the next `bytes` bytes of an operation.
-    fn slice_sges(&self, op: &Op, bytes: u64) -> SgeList {
+    fn slice_sges(&self, lane: LaneId, op: &Op, bytes: u64) -> SgeList {
+        let lkey = self.lane(lane).arena.lkey;
         let mut sges = [Sge::default(); crate::context::ops::MAX_RANGES];
         let (mut len, mut skip, mut left) = (0, op.posted_bytes, bytes);
         for range in op.ranges.iter().flatten() {
             let here = u64::from(range.len).saturating_sub(skip).min(left);
             if here > 0 {
-                sges[len] = Sge::new(range.address + skip, here as u32, self.memory.lkey);
+                sges[len] = Sge::new(range.address + skip, here as u32, lkey);
                 len += 1;
                 left -= here;
             }
@@ -355,9 +357,9 @@ impl Core {
         SgeList::new(&sges[..len]).expect("two entries fit")
     }
 
-    fn former_value_sge(&self, slot: u32) -> SgeList {
+    fn former_value_sge(&self, lane: LaneId, slot: u32) -> SgeList {
         let address = self.memory.arena.address() + self.op_slot(slot) as u64;
-        SgeList::one(Sge::new(address, 8, self.memory.lkey))
+        SgeList::one(Sge::new(address, 8, self.lane(lane).arena.lkey))
     }
 
     /// The header of a frame from a context here to one of the peer. Every frame tells the peer our posted receives.

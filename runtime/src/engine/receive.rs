@@ -334,7 +334,8 @@ impl Core {
     }
 
     fn repost(&mut self, lane: LaneId, slot: u32, buf: keyfence_mempool::Buf) {
-        let sge = Sge::new(buf.address(), self.frame_bytes as u32, self.memory.lkey);
+        let lkey = self.lane(lane).arena.lkey;
+        let sge = Sge::new(buf.address(), self.frame_bytes as u32, lkey);
         let id = receive_id(lane, slot);
         let entry = self.lane_mut(lane);
         // On a lane that has ended nothing is posted, and nothing would come of it: the buffer goes home.

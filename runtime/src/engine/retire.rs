@@ -125,23 +125,28 @@ impl Core {
         let late = self.machine.needs_late_invalidate(KeyIx(slot));
         #[cfg(not(feature = "plant"))]
         let late = false;
+        let id = self.grants.id(slot);
         let grant = self.grants.remove(slot);
         assert!(grant.ended, "R4: a key is dead after its proof");
         self.peers[grant.holder.peer.0 as usize]
             .quota
             .grants
             .give(1);
+        let Some(place) = grant.window else {
+            self.outbox.push(ToControl::KeyDead(id));
+            return;
+        };
         let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut() else {
             return;
         };
-        let window = &mut lane.windows[grant.window as usize];
+        let window = &mut lane.windows[place as usize];
         window.next_tag = window.next_tag.wrapping_add(1);
         if window.deallocated {
-            lane.spent_windows.push(grant.window);
+            lane.spent_windows.push(place);
             self.replace_windows(grant.lane);
         } else {
             window.stale = late.then_some(grant.rkey);
-            lane.free_windows.push(grant.window);
+            lane.free_windows.push(place);
         }
     }
 
@@ -269,6 +274,9 @@ impl Core {
 
     /// Posts invalidations and closing requests, at most what is left of the step's budget (R5).
     pub(super) fn pump_closing(&mut self, lane: LaneId) {
+        if self.lane(lane).regions_due {
+            self.end_regions(lane);
+        }
         self.refuse_chains(lane);
         while self.reclaim_budget_wrs > 0 && self.send_room(lane, Class::Request) > 0 {
             let Some(closing) = self.lane(lane).closing.front().copied() else {
@@ -331,7 +339,7 @@ impl Core {
         }
     }
 
-    /// Has keys ended by deallocation, off the lcore. On a lane that drains this waits until it has.
+    /// Has keys ended by deallocation, off the lcore. On a lane that drains this waits until it has; regions of one that is up wait for their turn in a step.
     pub(super) fn dealloc_keys(&mut self, lane: LaneId) {
         if matches!(
             self.lane(lane).phase,
@@ -339,14 +347,22 @@ impl Core {
         ) {
             return;
         }
+        if self.caps.regions && self.lane(lane).is_up() {
+            self.lane_mut(lane).regions_due = true;
+            return;
+        }
         while let Some(KeyIx(key)) = self.machine.next_to_dealloc(lane) {
-            let window = self.grants.at(key).window as usize;
+            let grant = self.grants.id(key);
+            let Some(window) = self.grants.at(key).window else {
+                self.end_region(grant);
+                continue;
+            };
+            let window = window as usize;
             let entry = self.lane_mut(lane);
             if !core::mem::replace(&mut entry.windows[window].deallocated, true) {
                 entry.deallocated_windows += 1;
             }
             let window = entry.windows[window].window.id;
-            let grant = self.grants.id(key);
             self.outbox.push(ToControl::Dealloc {
                 lane,
                 grant,
@@ -355,7 +371,7 @@ impl Core {
         }
     }
 
-    /// The control side has deallocated a key's window, or failed to.
+    /// The control side has ended a key's window or region, or failed to.
     pub(super) fn deallocated(&mut self, grant: GrantId, done: bool) {
         if self.grants.get(grant).is_none() {
             // Proven by another call meanwhile: this one says nothing about whoever has the slot now (R4).

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::buf::BufId;
 use keyfence_mempool::{Arena, PoolCache, sync::Arc};
-use keyfence_pmd::{Caps, Lkey, RegionId};
+use keyfence_pmd::Caps;
 
-use crate::config::Timeouts;
+use crate::config::{KeyMode, Timeouts};
 use crate::context::ops::{LocalRange, Ops};
 use crate::context::quota::PeerQuota;
 use crate::context::state::{Contexts, Phase};
@@ -47,10 +47,6 @@ pub struct LcorePool {
 pub struct LcoreMemory {
     /// The arena.
     pub arena: Arc<Arena>,
-    /// Its region.
-    pub region: RegionId,
-    /// The region's local key.
-    pub lkey: Lkey,
     /// Offset of the operations' slots.
     pub op_slots: usize,
     /// Offset of the lanes' frame slots; `lanes` times `send_depth` slots.
@@ -70,15 +66,19 @@ pub struct LcoreCaps {
     pub granted_atomics: bool,
     /// Whether a window that is deallocated on a healthy queue pair proves its key ended.
     pub dealloc_fences: bool,
+    /// Whether the key of a grant is a region, made off the lcore, and not a window.
+    pub regions: bool,
 }
 
 impl LcoreCaps {
     /// What a device says of itself.
-    pub fn of(caps: &Caps) -> Self {
+    pub fn of(caps: &Caps, key_mode: KeyMode) -> Self {
+        let regions = key_mode == KeyMode::Region;
         Self {
             atomics: caps.atomics,
-            granted_atomics: caps.atomics && caps.window_atomics,
+            granted_atomics: caps.atomics && (regions || caps.window_atomics),
             dealloc_fences: caps.dealloc_fences,
+            regions,
         }
     }
 }

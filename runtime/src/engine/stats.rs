@@ -100,6 +100,10 @@ counters! {
     grants_retired,
     /// Grants proven ended.
     grants_zapped,
+    /// Grants whose key could not be made (key mode `region`).
+    keys_refused,
+    /// Keys that were given to the control side to deregister their region.
+    regions_ended,
     /// Grants that could not be proven ended in time.
     grants_quarantined,
     /// Keys proven ended after their quarantine.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use keyfence_mempool::Policy;
 use keyfence_mempool::sync::{Arc, AtomicU32, Ordering};
 use keyfence_pmd::soft::{Fabric, SoftConfig, SoftDevice};
-use keyfence_pmd::{Device, QpId, Rights, Rkey};
+use keyfence_pmd::{Device, Lkey, QpId, Region, RegionId, Rights, Rkey};
 
 use crate::config::{MemoryConfig, PoolConfig};
 use crate::engine::state::Core;
@@ -143,7 +143,7 @@ fn grant_of(core: &mut Core, context: u16) -> Grant {
         context,
         holder: nobody(),
         lane: LaneId(0),
-        window: 0,
+        window: Some(0),
         rkey: Rkey(1),
         buf: buf.id(),
         pool: 0,
@@ -229,6 +229,11 @@ fn lane() -> Box<Lane> {
         session: SessionId(1),
         number: 0,
         peer_lcore: LcoreId(0),
+        arena: Region {
+            id: RegionId(0),
+            lkey: Lkey(0),
+            rkey: Rkey(0),
+        },
         windows: Vec::new(),
         sizes: LaneSizes {
             send_depth: 8,

@@ -14,9 +14,9 @@ pub struct Grant {
     pub holder: RemoteContext,
     /// The lane that the key is bound on.
     pub lane: LaneId,
-    /// The window, in the lane's table.
-    pub window: u32,
-    /// The key's value.
+    /// The window, in the lane's table; `None` if the key is a region of its own.
+    pub window: Option<u32>,
+    /// The key's value; of a region's, zero until that is registered.
     pub rkey: Rkey,
     /// The buffer that it lies in; held until the key is proven ended.
     pub buf: BufId,

@@ -13,7 +13,7 @@ pub mod windows;
 use std::collections::VecDeque;
 
 use keyfence_mempool::buf::Buf;
-use keyfence_pmd::{QpId, ReceiveRequest, Window, WorkRequest};
+use keyfence_pmd::{QpId, ReceiveRequest, Region, Window, WorkRequest};
 
 use crate::context::ops::OpQueue;
 use crate::grant::import::PeerGrant;
@@ -129,7 +129,9 @@ pub struct LaneSetup {
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
-    /// Its windows, allocated after the queue pair.
+    /// The arena in the queue pair's protection domain.
+    pub arena: Region,
+    /// Its windows, allocated after the queue pair; none if a key is a region.
     pub windows: Vec<Window>,
     /// Sizes.
     pub sizes: LaneSizes,
@@ -148,6 +150,8 @@ pub struct Lane {
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
+    /// The arena in the queue pair's protection domain.
+    pub arena: Region,
     /// Where it is in its life.
     pub phase: LanePhase,
     /// What is posted.
@@ -196,6 +200,8 @@ pub struct Lane {
     pub reminders: Reminders,
     /// What ends epochs, to be posted in this order.
     pub closing: VecDeque<Closing>,
+    /// Whether keys wait for the deregistration of their regions.
+    pub regions_due: bool,
     /// Windows.
     pub windows: Box<[LaneWindow]>,
     /// Windows that are not bound, and whose last key is dead.
@@ -254,6 +260,7 @@ impl Lane {
             session: setup.session,
             number: setup.number,
             peer_lcore: setup.peer_lcore,
+            arena: setup.arena,
             phase: LanePhase::Attached,
             inflight: Inflight::new(send_depth),
             staged: Vec::with_capacity(send_depth),
@@ -278,6 +285,7 @@ impl Lane {
             control: ControlQueue::new(requests, lookups, answers),
             reminders: Reminders::new(),
             closing: VecDeque::with_capacity(2 * fences),
+            regions_due: false,
             free_windows: (0..windows.len() as u32).rev().collect(),
             spent_windows: Vec::with_capacity(windows.len()),
             deallocated_windows: 0,
@@ -320,11 +328,12 @@ impl Lane {
         untold as usize >= (self.receives.len() / 4).max(2)
     }
 
-    /// Whether no request, answer, notice or invalidation waits, and no context's operation or refused sender.
+    /// Whether no request, answer, notice, invalidation or deregistration waits, and no context's operation or refused sender.
     pub fn has_nothing_to_post(&self) -> bool {
         self.turns.is_empty()
             && self.control.is_empty()
             && self.closing.is_empty()
+            && !self.regions_due
             && self.starved.is_empty()
             && self.refused.nobody_is_due()
             && !self.has_receives_to_tell()
@@ -401,7 +410,7 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use keyfence_pmd::{Rkey, WindowId};
+    use keyfence_pmd::{Lkey, RegionId, Rkey, WindowId};
 
     use super::*;
 
@@ -416,6 +425,11 @@ mod tests {
             session: SessionId(0),
             number: 0,
             peer_lcore: LcoreId(0),
+            arena: Region {
+                id: RegionId(0),
+                lkey: Lkey(0),
+                rkey: Rkey(0),
+            },
             windows: (0..2).map(window).collect(),
             sizes: LaneSizes {
                 send_depth: 8,

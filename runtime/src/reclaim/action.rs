@@ -42,7 +42,7 @@ pub enum Action {
         lane: LaneId,
     },
     /// There are keys to deallocate: pull them with [`super::Machine::next_to_dealloc`]. On a broken lane only after its QP is
-    /// in error and drained.
+    /// in error and drained. One whose registration is under way is deregistered behind that.
     Dealloc {
         /// The lane.
         lane: LaneId,

@@ -4,7 +4,7 @@ use super::action::{Action, Actions, Outcome, Quarantine};
 use super::capacity::{Kind, SlotIx};
 use super::context::Handles;
 use super::event::{Note, Timer};
-use super::key::KeyIx;
+use super::key::{ContextIx, Key, KeyIx, Scope};
 use super::lane::LaneState;
 use super::lane_set::LaneSet;
 use super::machine::Machine;
@@ -137,16 +137,33 @@ impl Machine {
             }
         }
         if let Kind::Context(context) = self.capacity.kind(slot) {
-            // Keys that a batch carries wait for the same lanes. Its own deadline was earlier, unless timers ran late.
-            let mut next = self.members.first(Self::member_list(context));
-            while let Some(key) = next {
-                next = self.members.next(key);
-                if self.waits_for_its_lane(key) {
-                    self.request_break(self.key(key).lane, out);
+            self.hurry_members(context, out);
+        }
+        Note::Applied
+    }
+
+    /// Keys of the context that a batch carries wait for the same lanes. Its own deadline was earlier, unless timers ran late: then a region's need not wait
+    /// for it any more, and a window's lane is sick.
+    fn hurry_members(&mut self, context: ContextIx, out: &mut Actions) {
+        let mut doomed = LaneSet::EMPTY;
+        let mut next = self.members.first(Self::member_list(context));
+        while let Some(key) = next {
+            next = self.members.next(key);
+            if !self.waits(key) {
+                continue;
+            }
+            let Key { lane, scope, .. } = *self.key(key);
+            match scope {
+                Scope::Queue => self.request_break(lane, out),
+                Scope::Domain => {
+                    self.homes.move_to(self.capacity.doomed(lane), key);
+                    doomed = doomed.with(lane);
                 }
             }
         }
-        Note::Applied
+        for lane in doomed.iter() {
+            self.order_dealloc(lane, out);
+        }
     }
 
     /// Whether the strand waits for something that only the lane can give: a hanging deallocation is not the lane's fault.
@@ -156,7 +173,8 @@ impl Machine {
             || !self.homes.is_empty(self.capacity.rest(slot, lane))
     }
 
-    fn waits_for_its_lane(&self, key: KeyIx) -> bool {
+    /// Whether the control side was not asked yet to end the key, and has not failed to.
+    fn waits(&self, key: KeyIx) -> bool {
         let lane = self.key(key).lane;
         let home = self.homes.list_of(key);
         home != Some(self.capacity.doomed(lane)) && home != Some(self.capacity.aside(lane))

@@ -35,7 +35,7 @@ impl Timer {
 /// What has happened. Each is a fact that the engine has in hand, never an intention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// A bind is about to be posted for a grant of `context` on `lane`. The key's slot is dead, the context not cordoned,
+    /// A bind is about to be posted, or a registration asked for, for a grant of `context` on `lane`. The key's slot is dead, the context not cordoned,
     /// the lane up.
     Bind {
         /// The grant's slot.
@@ -47,12 +47,12 @@ pub enum Event {
         /// What must be destroyed before the value may come back unacknowledged.
         scope: Scope,
     },
-    /// The bind has completed with success.
+    /// The bind has completed with success, or the region is registered.
     BindDone {
         /// The grant's slot.
         key: KeyIx,
     },
-    /// The bind was flushed or has failed. The key may be valid all the same: it is retired, and deallocated, never
+    /// The bind was flushed or has failed, or the registration has. The key may be valid all the same: it is retired, and deallocated, never
     /// invalidated.
     BindFailed {
         /// The grant's slot.

@@ -17,11 +17,11 @@ pub struct TicketIx(pub u16);
 /// R4: the one state of a key. The machine is its only writer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum KeyState {
-    /// Its bind is posted.
+    /// Its bind is posted, or its registration asked for.
     Binding,
     /// Bound; the holder may use it.
     Live,
-    /// Retired under a sealed epoch, its invalidation not posted.
+    /// Retired under a sealed epoch, its invalidation not posted. A region's key stays here until it is proven ended.
     Fencing,
     /// Its invalidation is posted.
     Invalidating,
@@ -73,7 +73,7 @@ impl KeyState {
 pub enum Scope {
     /// A memory window: valid on its QP only.
     Queue,
-    /// A memory region: valid on every QP of its protection domain.
+    /// A memory region: valid on every QP of its protection domain. It has no invalidation: its deregistration, off the lcore, is its one proof.
     Domain,
 }
 
@@ -85,7 +85,7 @@ pub(super) enum Removal {
     None,
     /// An invalidation is posted.
     Posted,
-    /// The bind or the invalidation failed: only a deallocation can prove it.
+    /// The bind, the registration or the invalidation failed: only a deallocation can prove it.
     Failed,
     /// A deallocation was handed out.
     Deallocating,

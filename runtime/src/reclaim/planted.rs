@@ -36,7 +36,7 @@ impl Reuse {
 
 impl Machine {
     /// Whether the plant let the key's end count without its invalidation: the engine invalidates it late, just before it
-    /// binds the slot again.
+    /// binds the slot again. A region stays registered until its session's end.
     #[must_use]
     pub fn needs_late_invalidate(&self, key: KeyIx) -> bool {
         self.key(key).state == KeyState::Dead && self.key(key).reuse.spared
@@ -51,12 +51,17 @@ impl Machine {
         if !plant::active(Plant::FlushFreeList) {
             return;
         }
-        let mut next = self.homes.first(self.capacity.due(slot, lane));
-        while let Some(key) = next {
-            next = self.homes.next(key);
-            if self.key(key).reuse.binds < REUSE_LIMIT {
-                self.key_mut(key).reuse.spared = true;
-                self.prove(key, out);
+        let epoch = Some(self.epoch(slot).number);
+        // Windows to invalidate, regions to deregister.
+        for list in [self.capacity.due(slot, lane), self.capacity.doomed(lane)] {
+            let mut next = self.homes.first(list);
+            while let Some(key) = next {
+                next = self.homes.next(key);
+                let record = self.key(key);
+                if record.epoch == epoch && record.reuse.binds < REUSE_LIMIT {
+                    self.key_mut(key).reuse.spared = true;
+                    self.prove(key, out);
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::action::{Action, Actions};
 use super::capacity::SlotIx;
 use super::event::Note;
-use super::key::{Ack, Key, KeyIx, KeyState, Removal};
+use super::key::{Ack, Key, KeyIx, KeyState, Removal, Scope};
 use super::lane::LaneState;
 use super::machine::Machine;
 use super::strand::{OwnOps, StrandState};
@@ -81,7 +81,9 @@ impl Machine {
                 next = self.homes.next(key);
                 let record = self.key(key);
                 let postable = record.state == KeyState::Fencing;
-                if postable && record.removal == Removal::Failed {
+                // A region has no invalidation. One that is being registered is not waited for: the control side does both in order.
+                if record.scope == Scope::Domain || (postable && record.removal == Removal::Failed)
+                {
                     self.homes.move_to(self.capacity.doomed(lane), key);
                 } else if postable != (list == due) {
                     self.homes.move_to(other, key);
@@ -144,6 +146,10 @@ impl Machine {
     /// Lets a key whose bind has ended join the step that its strand is in.
     fn resume_bound(&mut self, key: KeyIx, out: &mut Actions) {
         let record = *self.key(key);
+        if record.scope == Scope::Domain {
+            // Step 3 takes it as it is.
+            return;
+        }
         let Some(slot) = record.epoch.and_then(|epoch| self.slot_of(epoch)) else {
             return;
         };
@@ -246,6 +252,10 @@ impl Machine {
             "{key:?} was not to be deallocated"
         );
         self.key_mut(key).removal = Removal::DeallocFailed;
+        if record.scope == Scope::Domain {
+            // No QP's end makes that possible: the call may still return, within the epoch's deadline or as a late proof.
+            return Note::Applied;
+        }
         if self.lane(record.lane).state < LaneState::Broken {
             // The QP's end makes another attempt possible.
             self.request_break(record.lane, out);

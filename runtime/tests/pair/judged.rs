@@ -48,6 +48,7 @@ pub struct Part {
     pub limits: Limits,
     pub timeouts: Timeouts,
     pub plan: Plan,
+    pub soft: SoftConfig,
 }
 
 impl Part {
@@ -57,6 +58,7 @@ impl Part {
             limits: fast_limits(),
             timeouts: short_timeouts(),
             plan,
+            soft: SoftConfig::default(),
         }
     }
 
@@ -83,7 +85,15 @@ pub struct Court {
 }
 
 pub fn device(fabric: &Fabric, plan: Plan) -> (Judged, Arc<Ledger>, Arc<Switches>) {
-    let soft = fabric.device(SoftConfig::default()).unwrap();
+    device_of(fabric, plan, SoftConfig::default())
+}
+
+pub fn device_of(
+    fabric: &Fabric,
+    plan: Plan,
+    soft: SoftConfig,
+) -> (Judged, Arc<Ledger>, Arc<Switches>) {
+    let soft = fabric.device(soft).unwrap();
     let (device, switches) = Switched::new(Fault::new(soft, plan));
     let device = Check::new(device);
     let ledger = device.ledger();
@@ -101,8 +111,8 @@ impl Court {
             left.builder("left", "right"),
             right.builder("right", "left"),
         );
-        let (left_device, left, left_switches) = device(&fabric, left.plan);
-        let (right_device, right, right_switches) = device(&fabric, right.plan);
+        let (left_device, left, left_switches) = device_of(&fabric, left.plan, left.soft);
+        let (right_device, right, right_switches) = device_of(&fabric, right.plan, right.soft);
         Self {
             pair: Pair::on(builders.0, left_device, builders.1, right_device),
             left,

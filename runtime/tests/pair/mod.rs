@@ -11,7 +11,7 @@ pub mod switched;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use keyfence::config::{MemoryConfig, PoolConfig, Timeouts};
+use keyfence::config::{KeyMode, MemoryConfig, PoolConfig, Timeouts};
 use keyfence::ids::{ContextId, LcoreId};
 use keyfence::limits::Limits;
 use keyfence::pmd::Device;
@@ -19,6 +19,29 @@ use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::{
     Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Secret, Service, Usage, Work,
 };
+
+/// The key mode of all engines here: the tests in binaries of that name are those of other files over again.
+pub const KEY_MODE: KeyMode = if starts_with(env!("CARGO_CRATE_NAME"), "in_region_mode") {
+    KeyMode::Region
+} else {
+    KeyMode::Window
+};
+
+const fn starts_with(name: &str, start: &str) -> bool {
+    matches!(name.as_bytes().split_at_checked(start.len()), Some((head, _)) if same(head, start.as_bytes()))
+}
+
+/// No slices are compared in a constant.
+const fn same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
+/// Whether a key is a region of its own.
+pub const REGIONS: bool = matches!(KEY_MODE, KeyMode::Region);
 
 /// What a scripted context was told, and what it is to do next.
 pub type Act = Box<dyn FnOnce(&mut Context<'_>) + Send>;
@@ -125,6 +148,7 @@ pub fn builder(name: &str, peer: &str, lcores: u16) -> EngineBuilder {
 
 pub fn with_secret(name: &str, peer: &str, lcores: u16, secret: Option<Secret>) -> EngineBuilder {
     let builder = EngineBuilder::new(name, lcores)
+        .key_mode(KEY_MODE)
         .memory(small_memory())
         .limits(small_limits())
         .timeouts(Timeouts::default());
@@ -290,6 +314,10 @@ impl<T> Slot<T> {
 
     pub fn set(&self, value: T) {
         *self.0.lock().unwrap() = Some(value);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.lock().unwrap().is_some()
     }
 
     pub fn take(&self) -> Option<T> {

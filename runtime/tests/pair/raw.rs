@@ -10,8 +10,9 @@ use keyfence::{EngineEvent, JoinRefusal, Secret};
 use keyfence_mempool::sync::Arc;
 use keyfence_mempool::{Arena, ArenaConfig};
 
-use super::judged::{Judged, Part, device};
+use super::judged::{Judged, Part, device_of};
 use super::oath::{Oath, request, u32_at};
+use super::switched::Switches;
 use super::{Side, side, with_secret};
 
 const ENGINE: &str = "engine";
@@ -66,6 +67,7 @@ pub struct Duel {
     pub side: Side<Judged>,
     pub raw: Raw,
     pub ledger: Arc<check::Ledger>,
+    pub switches: Arc<Switches>,
     pub now_ns: u64,
     fabric: Fabric,
 }
@@ -371,7 +373,7 @@ impl Duel {
     pub fn apart(part: Part, engine: &str, secret: Option<&[u8]>) -> Self {
         let fabric = Fabric::new();
         let mut raw = Raw::new(&fabric);
-        let (device, ledger, _) = device(&fabric, part.plan);
+        let (device, ledger, switches) = device_of(&fabric, part.plan, part.soft);
         let (connecting, accepting) = if engine < RAW {
             (engine, RAW)
         } else {
@@ -389,6 +391,7 @@ impl Duel {
             side: side(builder, device),
             raw,
             ledger,
+            switches,
             now_ns: 1,
             fabric,
         }

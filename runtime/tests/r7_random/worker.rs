@@ -7,8 +7,8 @@ use keyfence::ids::{GrantId, PeerId, RemoteContext};
 use keyfence::{Buf, Context, Event, Import, Lease, Local, Message, Rights, Service, Work};
 use keyfence_mempool::sync::Arc;
 
-use crate::NAMES;
-use crate::books::{Books, Dice};
+use super::NAMES;
+use super::books::{Books, Dice};
 
 /// What a granted buffer is filled with once its grant has ended: whatever else is found in it later landed too late.
 const PATTERN: u8 = 0xd7;

@@ -3,6 +3,7 @@
 use keyfence::ids::{Epoch, LaneId};
 use keyfence::reclaim::{ContextIx, Event, KeyIx, KeyState, Note, TicketIx, Timer};
 
+use crate::regions::Made;
 use crate::world::{Captured, Dealloc, Judged, Local, Qp, Stage, World, Wr, check};
 
 /// One thing that can happen.
@@ -31,6 +32,12 @@ pub enum Choice {
     TargetAnswers(LaneId),
     Dealloc(KeyIx),
     FailDealloc(KeyIx),
+    /// A region is registered; its registration is refused, or never comes back.
+    Register(KeyIx),
+    RefuseKey(KeyIx),
+    LoseKey(KeyIx),
+    /// The protection domain of a destroyed QP.
+    EndDomain(LaneId),
     Expire(Timer),
 }
 
@@ -52,7 +59,7 @@ impl World {
         (0..self.lanes.len() as u16).map(LaneId)
     }
 
-    fn is_up(&self, lane: LaneId) -> bool {
+    pub fn is_up(&self, lane: LaneId) -> bool {
         let lane = &self.lanes[usize::from(lane.0)];
         lane.qp == Qp::Up && !lane.break_ordered
     }
@@ -117,7 +124,7 @@ impl World {
             }
         }
         for (index, key) in self.keys.iter().enumerate() {
-            if key.dealloc != Dealloc::None {
+            if key.dealloc != Dealloc::None && self.dealloc_returns(key) {
                 choices.push(Choice::Dealloc(KeyIx(index as u32)));
             }
         }
@@ -126,9 +133,11 @@ impl World {
                 choices.push(Choice::ReturnHandles(ContextIx(index as u16)));
             }
         }
+        self.regions_progress(choices);
     }
 
     fn faults(&self, choices: &mut Vec<Choice>) {
+        self.regions_faults(choices);
         for (lane, record) in self.lane_ids().zip(&self.lanes) {
             if self.budget.swallowed > 0 && !record.queue.is_empty() {
                 choices.push(Choice::Swallow(lane));
@@ -232,7 +241,7 @@ impl World {
             }
             Choice::Break(lane) => {
                 if !self.lane(lane).break_ordered {
-                    self.budget.breaks -= 1;
+                    self.budget.breaks = self.budget.breaks.saturating_sub(1);
                 }
                 self.break_lane(lane)
             }
@@ -245,10 +254,20 @@ impl World {
                 self.tell(Event::Deallocated { key }).map(drop)
             }
             Choice::FailDealloc(key) => {
-                self.budget.failed_deallocs -= 1;
+                self.budget.failed_deallocs = self.budget.failed_deallocs.saturating_sub(1);
                 self.key(key).dealloc = Dealloc::Overdue;
                 self.expect_applied(Event::DeallocFailed { key })
             }
+            Choice::Register(key) => self.register(key),
+            Choice::RefuseKey(key) => {
+                self.budget.failed_binds -= 1;
+                self.fail_register(key, Made::Refused)
+            }
+            Choice::LoseKey(key) => {
+                self.budget.unnamed -= 1;
+                self.fail_register(key, Made::Unnamed)
+            }
+            Choice::EndDomain(lane) => self.end_domain(lane),
             _ => unreachable!("the caller does {choice:?}"),
         }
     }

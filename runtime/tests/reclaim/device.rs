@@ -3,6 +3,7 @@
 use keyfence::ids::{Epoch, LaneId};
 use keyfence::reclaim::{ContextIx, Event, KeyIx, Note};
 
+use crate::regions::Made;
 use crate::world::{Judged, Local, OwnOp, Qp, Stage, World, Wr, check};
 
 impl World {
@@ -157,7 +158,7 @@ impl World {
     pub fn destroy(&mut self, lane: LaneId) -> Judged {
         self.lane(lane).qp = Qp::Destroyed;
         for key in &mut self.keys {
-            key.honoured &= key.lane != lane;
+            key.honoured &= key.lane != lane || key.made != Made::Window;
         }
         for context in &mut self.contexts {
             context.own[usize::from(lane.0)].local = Local::Ended;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use keyfence::ids::LaneId;
-use keyfence::reclaim::{Capacity, ContextIx, KeyIx};
+use keyfence::reclaim::{Capacity, ContextIx, KeyIx, Scope};
 
 use crate::choice::Choice;
 use crate::random::{ends_by_deadlines, is_at_rest};
@@ -61,12 +61,17 @@ impl Graph {
 /// A grant that is live at the start.
 type Live = (ContextIx, LaneId);
 
-fn start(capacity: Capacity, live: &[Live], budget: Budget) -> World {
-    let mut world = World::new(capacity, budget);
+fn start(capacity: Capacity, live: &[Live], budget: Budget, scope: Scope) -> World {
+    let mut world = World::new(capacity, budget, scope);
     world.eager = true;
     for (key, &(context, lane)) in (0..).map(KeyIx).zip(live) {
         world.bind(key, context, lane).unwrap();
-        world.apply(Choice::Complete(lane)).unwrap();
+        world
+            .apply(match scope {
+                Scope::Queue => Choice::Complete(lane),
+                Scope::Domain => Choice::Register(key),
+            })
+            .unwrap();
     }
     world
 }
@@ -113,6 +118,7 @@ const NOTHING: Budget = Budget {
     swallowed: 0,
     refused: 0,
     failed_binds: 0,
+    unnamed: 0,
     failed_deallocs: 0,
     dropped_imports: 0,
     strays: 0,
@@ -128,9 +134,15 @@ const SINGLE: Capacity = Capacity {
     ..SMALL
 };
 
-/// Explores, and asserts that there was something to explore.
+/// Explores keys that are windows, and asserts that there was something to explore.
 fn explore_at_least(states: usize, capacity: Capacity, live: &[Live], budget: Budget) {
-    let found = explore(start(capacity, live, budget));
+    let found = explore(start(capacity, live, budget, Scope::Queue));
+    assert!(found >= states, "only {found} states");
+}
+
+/// The same for keys that are regions.
+fn explore_regions(states: usize, capacity: Capacity, live: &[Live], budget: Budget) {
+    let found = explore(start(capacity, live, budget, Scope::Domain));
     assert!(found >= states, "only {found} states");
 }
 
@@ -210,4 +222,42 @@ fn r4_r8_a_slot_bound_again_ends_from_every_state() {
         ..NOTHING
     };
     explore_at_least(1_500, SINGLE, &[], budget);
+}
+
+#[test]
+fn r6_regions_of_two_contexts_on_one_lane_end_from_every_state() {
+    let budget = Budget {
+        cordons: 2,
+        ..NOTHING
+    };
+    explore_regions(10_000, ONE_LANE, &[(C0, L0), (C1, L0)], budget);
+}
+
+#[test]
+fn r3_r8_regions_on_a_device_that_fails_end_from_every_state() {
+    let budget = Budget {
+        cordons: 1,
+        own_ops: 1,
+        flushes: 1,
+        breaks: 1,
+        swallowed: 1,
+        failed_deallocs: 1,
+        dropped_imports: 1,
+        ..NOTHING
+    };
+    explore_regions(7_000, SINGLE, &[(C0, L0)], budget);
+}
+
+#[test]
+fn r4_r8_registrations_that_fail_end_from_every_state() {
+    let budget = Budget {
+        binds: 2,
+        cordons: 1,
+        failed_binds: 1,
+        unnamed: 1,
+        breaks: 1,
+        failed_deallocs: 1,
+        ..NOTHING
+    };
+    explore_regions(1_500, SINGLE, &[], budget);
 }

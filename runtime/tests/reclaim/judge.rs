@@ -2,8 +2,8 @@
 
 use keyfence::ids::{Epoch, LaneId};
 use keyfence::reclaim::{
-    Action, ContextIx, Event, KeyEnd, KeyIx, KeyState, LaneSet, Outcome, Quarantine, TicketIx,
-    Timer, Transition,
+    Action, ContextIx, Event, KeyEnd, KeyIx, KeyState, LaneSet, Outcome, Quarantine, Scope,
+    TicketIx, Timer, Transition,
 };
 
 use crate::world::{Judged, Key, Local, OwnOp, Qp, Reported, Stage, World, check};
@@ -13,7 +13,10 @@ impl World {
         let Transition { key, from, to, .. } = transition;
         let destroyed = {
             let lane = self.key(key).lane;
-            self.lane(lane).qp == Qp::Destroyed
+            match self.scope {
+                Scope::Queue => self.lane(lane).qp == Qp::Destroyed,
+                Scope::Domain => self.lane(lane).domain_gone,
+            }
         };
         let record = self.key(key);
         check(record.state == from && from.may_become(to), "R4", || {
@@ -118,14 +121,13 @@ impl World {
     /// R5: a lane is sacrificed for nothing but a failure on it, or a deadline with something unproven on it.
     fn judge_break(&mut self, lane: LaneId) -> Judged {
         let sick = match self.event {
-            Some(
-                Event::InvalidateFailed { .. }
-                | Event::ClosingFailed { .. }
-                | Event::DeallocFailed { .. },
-            ) => true,
+            Some(Event::InvalidateFailed { .. } | Event::ClosingFailed { .. }) => true,
+            // No queue pair has to do with a region's end.
+            Some(Event::DeallocFailed { .. }) => self.scope == Scope::Queue,
             Some(Event::Expired(Timer::Invalidate(_))) => {
+                let queue = self.scope == Scope::Queue;
                 let unproven =
-                    |key: &Key| key.lane == lane && key.retired && !key.state.is_proven();
+                    |key: &Key| queue && key.lane == lane && key.retired && !key.state.is_proven();
                 self.keys.iter().any(unproven)
                     || self.contexts.iter().any(|context| {
                         matches!(context.stage, Stage::Cordoned(_))

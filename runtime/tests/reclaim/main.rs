@@ -8,4 +8,5 @@ mod explore;
 mod judge;
 mod keys;
 mod random;
+mod regions;
 mod world;

@@ -1,7 +1,7 @@
 //! Random lives of a model engine, judged at each step; then the faults stop, and everything must end.
 
 use keyfence::ids::LaneId;
-use keyfence::reclaim::{Capacity, KeyState, LaneState, Timer};
+use keyfence::reclaim::{Capacity, KeyState, LaneState, Scope, Timer};
 use proptest::prelude::*;
 
 use crate::choice::Choice;
@@ -32,11 +32,17 @@ fn budget() -> impl Strategy<Value = Budget> {
             swallowed,
             refused,
             failed_binds: refused,
+            unnamed: refused,
             failed_deallocs,
             dropped_imports: 3,
             strays: 2,
         },
     )
+}
+
+/// Of windows or of regions.
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![Just(Scope::Queue), Just(Scope::Domain)]
 }
 
 /// Timers are drawn as seldom as they run out: one step in eight.
@@ -123,9 +129,10 @@ proptest! {
     fn r1_r2_r3_r4_r6_r7_r8_hold_at_random(
         capacity in capacity(),
         budget in budget(),
+        scope in scope(),
         dice in proptest::collection::vec(any::<u32>(), 20..250),
     ) {
-        let mut world = World::new(capacity, budget);
+        let mut world = World::new(capacity, budget, scope);
         for roll in dice {
             let Some(choice) = draw(&world, roll) else { break };
             if let Err(violation) = world.apply(choice) {

@@ -10,6 +10,8 @@ use keyfence::reclaim::{
     Timer,
 };
 
+use crate::regions::Made;
+
 /// A rule that was broken, by number, and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
@@ -54,6 +56,7 @@ pub enum Dealloc {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
+    pub made: Made,
     /// As the transitions told it.
     pub state: KeyState,
     pub context: ContextIx,
@@ -75,6 +78,7 @@ pub struct Key {
 }
 
 const DEAD: Key = Key {
+    made: Made::Window,
     state: KeyState::Dead,
     context: ContextIx(0),
     lane: LaneId(0),
@@ -133,6 +137,8 @@ pub struct Lane {
     pub queue: VecDeque<Wr>,
     pub break_ordered: bool,
     pub target_answered: bool,
+    /// The protection domain of its regions is destroyed.
+    pub domain_gone: bool,
 }
 
 /// Everything that may still happen a limited number of times.
@@ -147,6 +153,8 @@ pub struct Budget {
     pub swallowed: u32,
     pub refused: u32,
     pub failed_binds: u32,
+    /// Registrations that do not come back.
+    pub unnamed: u32,
     pub failed_deallocs: u32,
     pub dropped_imports: u32,
     pub strays: u32,
@@ -164,6 +172,8 @@ pub struct Captured {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World {
     pub machine: Machine,
+    /// What its keys are: windows or regions.
+    pub scope: Scope,
     pub budget: Budget,
     pub keys: Vec<Key>,
     pub contexts: Vec<Context>,
@@ -183,7 +193,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(capacity: Capacity, budget: Budget) -> Self {
+    pub fn new(capacity: Capacity, budget: Budget, scope: Scope) -> Self {
         let lanes = usize::from(capacity.lanes);
         let idle = OwnOp {
             local: Local::Ended,
@@ -199,9 +209,11 @@ impl World {
             queue: VecDeque::new(),
             break_ordered: false,
             target_answered: false,
+            domain_gone: false,
         };
         Self {
             machine: Machine::new(capacity),
+            scope,
             budget,
             keys: vec![DEAD; capacity.keys as usize],
             contexts: vec![context; usize::from(capacity.contexts)],
@@ -298,6 +310,7 @@ impl World {
                 lane.qp = Qp::Up;
                 lane.break_ordered = false;
                 lane.target_answered = false;
+                lane.domain_gone = false;
             }
         }
         Ok(())
@@ -384,21 +397,29 @@ impl World {
     }
 
     pub fn bind(&mut self, key: KeyIx, context: ContextIx, lane: LaneId) -> Judged {
+        let scope = self.scope;
         let record = self.key(key);
         *record = Key {
+            made: if scope == Scope::Queue {
+                Made::Window
+            } else {
+                Made::Asked
+            },
             context,
             lane,
             generation: record.generation + 1,
             known: true,
             ..DEAD
         };
-        let scope = Scope::Queue;
         let _applied = self.tell(Event::Bind {
             key,
             context,
             lane,
             scope,
         })?;
+        if scope == Scope::Domain {
+            return Ok(());
+        }
         self.post(lane, Wr::Bind(key))
     }
 }
