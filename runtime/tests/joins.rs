@@ -259,6 +259,25 @@ fn the_asking_engine_hears_why_and_the_other_one_what_it_refused() {
     assert_eq!(two.reasons(), [lanes(2, 1), lanes(1, 2)]);
     assert_eq!(two.told[1].refusals[0].2, None, "the left asks");
 
+    // The peer has memory for one lcore of the other's.
+    let one = |name, peer| Part::quiet().builder(name, peer);
+    let two_lcores = |name, peer| one(name, peer).cpus(&[0, 1]);
+    let cases = [
+        (two_lcores("left", "right"), one("right", "left"), 1),
+        (one("left", "right"), two_lcores("right", "left"), 0),
+    ];
+    for (left, right, told) in cases {
+        let mut two = Two::new(left, right);
+        two.until(|two| !two.told[told].refusals.is_empty());
+        let (configured, claimed) = (1, 2);
+        let why = JoinRefusal::Lcores {
+            configured,
+            claimed,
+        };
+        assert_eq!(two.told[told].refusals[0].1, why);
+        assert_eq!(two.told.iter().map(|told| told.ups).sum::<usize>(), 0);
+    }
+
     let mut two = Two::quiet();
     two.sides[1].engine.close_all();
     assert_eq!(two.reasons(), [Some(JoinRefusal::Ended), None]);

@@ -326,6 +326,10 @@ fn r12_a_lane_to_an_lcore_that_the_peer_has_not_keeps_the_session_from_standing(
     let first = duel.raw.ask(5, 0);
     duel.until(|duel| !duel.raw.lanes[first].reply.is_empty());
     let mut beyond = duel.raw.lanes[first].request.clone();
+    // It was configured with two.
+    beyond[request::SOURCE_LCORE] = 2;
+    duel.raw.ask_as(beyond.clone());
+    assert_eq!(code(&mut duel), 0);
     beyond[request::SOURCE_LCORE] = 1;
     let slipped = duel.raw.ask_as(beyond.clone());
     duel.until(|duel| !duel.raw.lanes[slipped].reply.is_empty());

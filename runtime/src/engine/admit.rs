@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use crate::engine::control::ControlSide;
 use crate::engine::peers::PeerPhase;
 use crate::ids::{Incarnation, LcoreId, PeerId};
-use crate::session::{JoinRefusal, MAX_LCORES, Refused, Request, name_tag};
+use crate::session::{JoinRefusal, Refused, Request, name_tag};
 
 impl<D: Device> ControlSide<D> {
     /// The peer wants a lane.
@@ -57,7 +57,7 @@ impl<D: Device> ControlSide<D> {
             return Err(JoinRefusal::Lanes { ours, theirs });
         }
         let fits = u16::from(request.target_lcore) < self.peers.lcores
-            && u16::from(request.source_lcore) < MAX_LCORES
+            && u16::from(request.source_lcore) < self.peers.get(peer).most_lcores
             && u16::from(request.number) < ours;
         fits.then_some(()).ok_or(JoinRefusal::Malformed)
     }

@@ -371,7 +371,7 @@ impl EngineBuilder {
     fn peer_table(&self) -> Vec<Peer> {
         let peer = |peer: &PeerPlan| {
             let secret = peer.secret.clone().unwrap_or_else(Secret::none);
-            Peer::new(&peer.name, &peer.address, secret)
+            Peer::new(&peer.name, &peer.address, peer.lcores as u16, secret)
         };
         self.peers.iter().map(peer).collect()
     }

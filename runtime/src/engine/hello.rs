@@ -13,8 +13,11 @@ use crate::lane::remote::RemoteSlot;
 use crate::session::{Event, JoinRefusal, Known, Order, Pace};
 use crate::wire::{self, Frame, Header, Hello, MAX_CONTROL_BYTES, Name, Role};
 
-/// The most contexts or grants of an lcore that a peer may claim, so that its word can't exhaust our memory.
-const MAX_TABLE: u32 = 1 << 20;
+/// The most grants of an lcore that a peer may claim, so that its word can't exhaust our memory: as many as a configuration may have.
+const MAX_GRANTS: u32 = 1 << 20;
+
+/// And the most contexts.
+const MAX_CONTEXTS: u32 = 1 << 16;
 
 /// The peer's hello, and what follows from its frame's header.
 type Heard<'a> = (SendCredits, Hello<'a>);
@@ -162,7 +165,16 @@ impl<D: Device> ControlSide<D> {
             return Err(JoinRefusal::Malformed);
         };
         self.admission(record.lcore, record.lane, Event::Hello(&hello))?;
-        let lcores = self.peers.get(record.peer).lcores;
+        let entry = self.peers.get(record.peer);
+        // R12: the secret makes it a peer, not a larger one than was configured.
+        let (configured, claimed) = (entry.most_lcores, hello.lcores);
+        if claimed > configured {
+            return Err(JoinRefusal::Lcores {
+                configured,
+                claimed,
+            });
+        }
+        let lcores = entry.lcores;
         let credits = SendCredits::behind_hello(header.lane_credit, hello.receive_depth);
         let credits = credits.filter(|_| lcores == 0 || lcores == hello.lcores);
         Ok((credits.ok_or(JoinRefusal::Hello)?, hello))
@@ -171,7 +183,8 @@ impl<D: Device> ControlSide<D> {
     /// Lets traffic begin on a lane. The first one leads to the others.
     fn admitted(&mut self, record: &LaneRecord, heard: &Heard<'_>) -> Result<(), JoinRefusal> {
         let (credits, hello) = heard;
-        let table = |entries: u32| entries.min(MAX_TABLE) as usize;
+        let contexts = hello.contexts.min(MAX_CONTEXTS) as usize;
+        let grants = hello.grants.min(MAX_GRANTS) as usize;
         let command = Command::LaneAdmitted {
             lane: record.lane,
             credits: *credits,
@@ -180,8 +193,8 @@ impl<D: Device> ControlSide<D> {
                 messages: hello.messages_per_context,
                 frame_bytes: hello.frame_bytes,
             },
-            peer_contexts: vec![RemoteSlot::default(); table(hello.contexts)].into_boxed_slice(),
-            peer_grants: vec![PeerGrant::Unknown; table(hello.grants)].into_boxed_slice(),
+            peer_contexts: vec![RemoteSlot::default(); contexts].into_boxed_slice(),
+            peer_grants: vec![PeerGrant::Unknown; grants].into_boxed_slice(),
         };
         // All lanes of a session that stands are proven. One that is asked for beyond them, by whomever, would end it when it breaks.
         if self.peers.has_lane_beyond(record.peer, hello.lcores) {

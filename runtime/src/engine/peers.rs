@@ -76,6 +76,8 @@ pub(super) struct Peer {
     pub incarnation: Incarnation,
     /// Lcores of the peer; 0 until a lane of the session is admitted.
     pub lcores: u16,
+    /// How many it may have: as many as it was configured with, for which there is memory.
+    pub most_lcores: u16,
     /// What it shares with this engine.
     pub secret: Secret,
     /// The last session of which a lane was admitted: its incarnation, and the number as agreed. What is asked for a session of that incarnation that is not newer
@@ -85,7 +87,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// One that was never met.
-    pub fn new(name: &str, address: &str, secret: Secret) -> Self {
+    pub fn new(name: &str, address: &str, most_lcores: u16, secret: Secret) -> Self {
         Self {
             name: name.to_owned(),
             address: address.to_owned(),
@@ -97,6 +99,7 @@ impl Peer {
             agreed_session: 0,
             incarnation: Incarnation(0),
             lcores: 0,
+            most_lcores,
             secret,
             proven: None,
         }

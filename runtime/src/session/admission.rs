@@ -20,7 +20,7 @@ use crate::wire::{Hello, MAX_CONTROL_BYTES, Role};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The most lcores that an engine can have.
-pub(crate) const MAX_LCORES: u16 = 64;
+const MAX_LCORES: u16 = 64;
 
 /// The fewest receives that a lane works with.
 const LEAST_RECEIVES: u32 = 4;

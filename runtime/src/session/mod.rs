@@ -12,7 +12,7 @@ mod secret;
 mod tests;
 mod words;
 
-pub(crate) use admission::{Admission, Event, Known, LaneNames, MAX_LCORES, Order};
+pub(crate) use admission::{Admission, Event, Known, LaneNames, Order};
 pub(crate) use pace::Pace;
 pub use pace::PaceMisfit;
 pub(crate) use refusal::Refused;

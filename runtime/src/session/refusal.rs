@@ -45,6 +45,16 @@ pub enum JoinRefusal {
         /// The peer's.
         theirs: u16,
     },
+    /// It has more lcores than this engine was told and has set memory aside for.
+    #[error(
+        "it has {claimed} lcores, and lcores of its [[peer]] here is {configured}; make them the same"
+    )]
+    Lcores {
+        /// What this engine was told.
+        configured: u16,
+        /// What the peer says.
+        claimed: u16,
+    },
     /// It still has a session, or settles the last one.
     #[error("it has not settled the last session yet; nothing to do if this ends")]
     Busy,

@@ -384,7 +384,9 @@ impl Duel {
             ..Oath::none(connecting, accepting)
         };
         let shared = secret.map(|bytes| Secret::new(bytes).unwrap());
-        let builder = with_secret(engine, RAW, 1, shared)
+        // The raw peer says that it has one lcore, and may have two.
+        let builder = with_secret(engine, RAW, 2, shared)
+            .cpus(&[0])
             .limits(part.limits)
             .timeouts(part.timeouts);
         Self {
