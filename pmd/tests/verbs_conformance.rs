@@ -81,6 +81,9 @@ const UNKNOWN: KnownCaps = KnownCaps {
     software: None,
 };
 
+/// What is learned of the adapter is what is known of it.
+const SELF_TEST: &str = "the_self_test_learns_what_was_measured";
+
 struct Variant {
     name: &'static str,
     extended_posts: bool,
@@ -223,6 +226,13 @@ fn run_all(target: &mut Target, names: &[String], skips: &str) -> bool {
         target.announce(name);
         good &= report(name, &body(setup));
     }
+    if wanted(SELF_TEST) {
+        target.announce(SELF_TEST);
+        good &= report(
+            SELF_TEST,
+            &adapter::learns(&target.config(&VARIANTS[0]), &target.host),
+        );
+    }
     // Each context, each completion queue's channel, each connection manager's channel is one.
     if !names.is_empty() {
         // A name that matches nothing must not look like a pass.
@@ -239,7 +249,8 @@ fn run_all(target: &mut Target, names: &[String], skips: &str) -> bool {
 fn is_a_test(name: &str) -> bool {
     let of_suite = conformance::all::<VerbsDevice>();
     let known = of_suite.iter().any(|test| test.name == name)
-        || adapter::TESTS.iter().any(|(of, _)| *of == name);
+        || adapter::TESTS.iter().any(|(of, _)| *of == name)
+        || name == SELF_TEST;
     if !known {
         println!("FAIL {name}: no such test");
     }

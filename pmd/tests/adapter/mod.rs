@@ -3,6 +3,9 @@
 
 mod held;
 mod in_flight;
+mod self_test;
+
+pub use self_test::learns;
 
 use keyfence_mempool::arena::Arena;
 use keyfence_mempool::sync::Arc;
