@@ -22,31 +22,43 @@ const NOT_RUN: u8 = 77;
 const VARIANTS: &[Variant] = &[
     Variant {
         name: "as measured, posting by ibv_wr_*",
+        regions_alone: false,
         extended_posts: true,
         known: SOFT_ROCE,
         only: &[],
-        skips_are_listed: true,
+        skips: Some("window"),
     },
     Variant {
         name: "posting by lists, and nothing held back",
+        regions_alone: false,
         extended_posts: false,
         known: KnownCaps {
             software: Some(false),
             ..SOFT_ROCE
         },
         only: &[],
-        skips_are_listed: true,
+        skips: Some("window"),
     },
     Variant {
         name: "nothing known of the adapter",
+        regions_alone: false,
         extended_posts: true,
         known: UNKNOWN,
         only: &[],
-        skips_are_listed: false,
+        skips: None,
+    },
+    Variant {
+        name: "keys by regions",
+        regions_alone: true,
+        extended_posts: true,
+        known: SOFT_ROCE,
+        only: &[],
+        skips: Some("region"),
     },
     // The driver refuses these before the adapter sees them.
     Variant {
         name: "the driver's own books of keys",
+        regions_alone: false,
         extended_posts: true,
         known: KnownCaps {
             invalidate_checks: Some(true),
@@ -56,7 +68,7 @@ const VARIANTS: &[Variant] = &[
             "invalidation_on_a_foreign_queue_pair_is_refused",
             "invalidation_of_an_old_key_is_refused",
         ],
-        skips_are_listed: false,
+        skips: None,
     },
 ];
 
@@ -86,11 +98,14 @@ const SELF_TEST: &str = "the_self_test_learns_what_was_measured";
 
 struct Variant {
     name: &'static str,
+    /// Keys are those of regions, as in key mode `region`: no window is used.
+    regions_alone: bool,
     extended_posts: bool,
     known: KnownCaps,
     /// All if empty.
     only: &'static [&'static str],
-    skips_are_listed: bool,
+    /// The section of the list that has its skips.
+    skips: Option<&'static str>,
 }
 
 /// What the run is about.
@@ -105,7 +120,7 @@ struct Target {
 /// How the tests went.
 #[derive(Default)]
 struct Tally {
-    passed: u32,
+    passed: Vec<&'static str>,
     failed: u32,
     skipped: Vec<String>,
 }
@@ -166,7 +181,7 @@ impl Target {
             // For ever: how long a peer takes to post a receive is no matter of this suite.
             rnr_retry_count: 7,
             max_qps: 256,
-            max_windows: 1024,
+            max_windows: if variant.regions_alone { 0 } else { 1024 },
             max_regions: 256,
             completions: 8192,
             extended_posts: variant.extended_posts,
@@ -211,13 +226,13 @@ fn run_all(target: &mut Target, names: &[String], skips: &str) -> bool {
         println!(
             "{}: {} passed, {} FAILED, {} skipped",
             variant.name,
-            tally.passed,
+            tally.passed.len(),
             tally.failed,
             tally.skipped.len()
         );
         good &= tally.failed == 0;
-        if names.is_empty() && variant.skips_are_listed {
-            good &= skips_agree(&tally.skipped, skips);
+        if let (true, Some(section)) = (names.is_empty(), variant.skips) {
+            good &= skips_agree(&tally, skips, section);
         }
     }
     println!("== beside the contract");
@@ -280,7 +295,7 @@ fn run(target: &mut Target, variant: &Variant, wanted: &dyn Fn(&str) -> bool) ->
         let report = test.run(target.setup(variant));
         println!("{report}");
         match report.verdict {
-            Verdict::Pass => tally.passed += 1,
+            Verdict::Pass => tally.passed.push(report.name),
             Verdict::Fail(_) => tally.failed += 1,
             Verdict::Skip(need) => tally.skipped.push(format!("{} {need:?}", report.name)),
         }
@@ -288,20 +303,37 @@ fn run(target: &mut Target, variant: &Variant, wanted: &dyn Fn(&str) -> bool) ->
     tally
 }
 
-/// Each skip must be in the list with its need, and each of the list must be one.
-fn skips_agree(skipped: &[String], list: &str) -> bool {
+/// Each skip must be in a section of the list with its need, and each of the section must be one. A test of R1, R3, R4 or R7 is no mere skip: its line names
+/// the test that proves the same where it does not apply, and that one must have passed.
+fn skips_agree(tally: &Tally, list: &str, section: &str) -> bool {
     let text = std::fs::read_to_string(list).unwrap_or_default();
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let listed: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    let unlisted = skipped
-        .iter()
-        .filter(|skip| !listed.contains(&skip.as_str()));
+    let header = format!("[{section}]");
+    let lines = text.lines().skip_while(|line| *line != header).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    let listed: Vec<(&str, &str)> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.split_once(" proved_by ").unwrap_or((line, "")))
+        .collect();
+    let is_listed = |skip: &&String| listed.iter().any(|(listed, _)| listed == skip);
+    let unlisted = tally.skipped.iter().filter(|skip| !is_listed(skip));
     let unneeded = listed
         .iter()
-        .filter(|line| !skipped.iter().any(|skip| skip == *line));
+        .filter(|(line, _)| !tally.skipped.iter().any(|skip| skip == line));
+    let is_proven = |(line, proof): &&(&str, &str)| {
+        !["r1_", "r3_", "r4_", "r7_"]
+            .iter()
+            .any(|of| line.starts_with(of))
+            || tally.passed.contains(proof)
+    };
+    let unproven = listed.iter().filter(|line| !is_proven(line));
     let findings: Vec<String> = unlisted
         .map(|skip| format!("{skip}: skipped, and not in the list of skips"))
-        .chain(unneeded.map(|skip| format!("{skip}: in the list of skips, and not skipped")))
+        .chain(unneeded.map(|(skip, _)| format!("{skip}: in the list of skips, and not skipped")))
+        .chain(unproven.map(|(skip, proof)| {
+            format!(
+                "{skip}: of a promise that no skip may touch, and {proof:?} did not pass instead"
+            )
+        }))
         .collect();
     for finding in &findings {
         println!("FAIL {finding}");

@@ -9,7 +9,7 @@ use super::setup::{ARENA_BYTES, Setup};
 use super::{Failure, Outcome, ensure};
 use crate::completion::{Completion, CompletionKind, WcStatus};
 use crate::device::{Access, Caps, ControlEvent, DataPath, Device, Region, Window};
-use crate::ids::{LcoreId, PdId, QpId, Rkey, WorkId};
+use crate::ids::{LcoreId, PdId, QpId, RegionId, Rkey, WorkId};
 use crate::work::{ReceiveRequest, Remote, Rights, SgeList, WorkOp, WorkRequest};
 
 /// One of the two sides.
@@ -31,6 +31,8 @@ pub(super) struct Link {
 pub(super) struct Grant {
     /// The window; `None` on a device without windows, where a region of its own stands for it.
     pub window: Option<Window>,
+    /// That region.
+    pub region: Option<RegionId>,
     pub rkey: Rkey,
     pub address: u64,
     pub len: u64,

@@ -79,6 +79,7 @@ impl<D: Device> Bench<D> {
             .register(side.pd, &side.arena, offset..offset + len, access)?;
         let grant = Grant {
             window: None,
+            region: Some(region.id),
             rkey: region.rkey,
             address: self.address_of(end, offset),
             len: len as u64,
@@ -112,6 +113,7 @@ impl<D: Device> Bench<D> {
     ) -> (WorkRequest, Grant) {
         let grant = Grant {
             window: Some(*window),
+            region: None,
             rkey: window.rkey.with_tag(tag),
             address: self.address_of(end, range.start),
             len: range.len() as u64,
@@ -131,6 +133,14 @@ impl<D: Device> Bench<D> {
     pub fn invalidate(&mut self, end: End, link: Link, grant: &Grant) -> Outcome {
         let work = self.work(WorkOp::Invalidate { rkey: grant.rkey }, SgeList::EMPTY);
         self.succeed(end, link.qp(end), work).map(|_| ())
+    }
+
+    /// Ends a grant's key by what it is: invalidates it, or deregisters its region. Waits for the proof.
+    pub fn close(&mut self, end: End, link: Link, grant: &Grant) -> Outcome {
+        match grant.region {
+            Some(region) => Ok(self.side(end).device.deregister(region)?),
+            None => self.invalidate(end, link, grant),
+        }
     }
 
     /// The window behind a grant.

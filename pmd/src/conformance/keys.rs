@@ -8,17 +8,17 @@ use crate::ids::Rkey;
 use crate::work::{Rights, WorkOp};
 
 tests! {
-    r4_dead_key_is_refused needs [Windows],
-    r4_dead_key_reads_nothing needs [Windows],
+    r4_dead_key_is_refused,
+    r4_dead_key_reads_nothing,
     wrong_tag_is_refused needs [Windows],
     unknown_index_is_refused,
     r12_bounds_are_byte_exact needs [WindowBounds],
-    r12_ranges_that_wrap_around_are_refused needs [Windows],
+    r12_ranges_that_wrap_around_are_refused,
     b02_first_value_is_dead_for_255_binds_and_valid_again_after_256 needs [Tags],
     rebinding_ends_the_old_value needs [Windows],
     deallocated_windows_key_is_refused needs [Windows],
     other_windows_of_the_queue_pair_stay_live needs [Windows],
-    refusal_spares_other_queue_pairs needs [Windows],
+    refusal_spares_other_queue_pairs,
 }
 
 const TARGET: usize = 1 << 20;
@@ -56,13 +56,13 @@ fn refuse_write<D: Device>(
 
 fn r4_dead_key_is_refused<D: Device>(bench: &mut Bench<D>) -> Outcome {
     let (link, grant) = linked(bench)?;
-    bench.invalidate(End::B, link, &grant)?;
+    bench.close(End::B, link, &grant)?;
     refuse_write(bench, link, &grant, 0, 8)
 }
 
 fn r4_dead_key_reads_nothing<D: Device>(bench: &mut Bench<D>) -> Outcome {
     let (link, grant) = linked(bench)?;
-    bench.invalidate(End::B, link, &grant)?;
+    bench.close(End::B, link, &grant)?;
     let local = bench.one(End::A, LOCAL, 8);
     let read = bench.work(
         WorkOp::Read {
@@ -94,6 +94,7 @@ fn unknown_index_is_refused<D: Device>(bench: &mut Bench<D>) -> Outcome {
         bench.fill(End::A, LOCAL, BYTES, 0x55)?;
         let grant = Grant {
             window: None,
+            region: None,
             rkey: Rkey::new(index, 1),
             address: bench.address_of(End::B, TARGET),
             len: BYTES as u64,
@@ -237,7 +238,7 @@ fn other_windows_of_the_queue_pair_stay_live<D: Device>(bench: &mut Bench<D>) ->
 fn refusal_spares_other_queue_pairs<D: Device>(bench: &mut Bench<D>) -> Outcome {
     let (bad, dead) = linked(bench)?;
     let (good, live) = linked(bench)?;
-    bench.invalidate(End::B, bad, &dead)?;
+    bench.close(End::B, bad, &dead)?;
     let receive = bench.receive(End::B, good.b, TARGET, 64, 1)?[0];
     refuse_write(bench, bad, &dead, 0, 8)?;
     bench.settle();

@@ -37,7 +37,7 @@ pub struct VerbsConfig {
     pub max_lcores: u16,
     /// Queue pairs at a time, 1 to 65,536.
     pub max_qps: u32,
-    /// Windows at a time, 1 to 2^20.
+    /// Windows at a time, 0 to 2^20; with 0 there are none ([`Caps::windows`]).
     pub max_windows: u32,
     /// Regions at a time, 1 to 2^20.
     pub max_regions: u32,
@@ -115,7 +115,7 @@ impl VerbsConfig {
         within("resolve_timeout_ms", self.resolve_timeout_ms, 1, 60_000)?;
         within("max_lcores", self.max_lcores, 1, 256)?;
         within("max_qps", self.max_qps, 1, 1 << 16)?;
-        within("max_windows", self.max_windows, 1, 1 << 20)?;
+        within("max_windows", self.max_windows, 0, 1 << 20)?;
         within("max_regions", self.max_regions, 1, 1 << 20)?;
         within("max_depth", self.max_depth, 1, 1 << 16)?;
         within("max_inline_bytes", self.max_inline_bytes, 0, 1024)?;
@@ -150,7 +150,7 @@ impl VerbsConfig {
         let at_most = |ours: u32, adapters: u64| u64::from(ours).min(adapters.max(1)) as u32;
         let known = self.known;
         let depth = at_most(self.max_depth, limits.max_depth);
-        let windows = limits.windows && limits.max_windows > 0;
+        let windows = limits.windows && limits.max_windows > 0 && self.max_windows > 0;
         Caps {
             name: "verbs",
             max_lcores: self.max_lcores,
