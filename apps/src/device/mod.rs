@@ -5,6 +5,7 @@ mod soft;
 mod verbs;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
 use keyfence::EngineBuilder;
@@ -57,7 +58,12 @@ pub enum Choice {
     /// A software adapter for each engine, on one fabric.
     Soft,
     /// An RDMA adapter, opened for each engine.
-    Verbs(VerbsConfig),
+    Verbs {
+        /// How.
+        settings: VerbsConfig,
+        /// An address of it, for its self-test.
+        host: Option<IpAddr>,
+    },
 }
 
 /// What is done with engines, whatever their device.
@@ -83,7 +89,13 @@ impl Choice {
             ));
         }
         Ok(match first.device.as_str() {
-            "verbs" => Self::Verbs(config.verbs.clone()),
+            "verbs" => Self::Verbs {
+                settings: config.verbs.clone(),
+                host: first
+                    .listen
+                    .as_ref()
+                    .and_then(|at| host_of(&at.to_string())),
+            },
             _ => Self::Soft,
         })
     }
@@ -103,14 +115,15 @@ impl Choice {
                 Ok(user.on(builders, devices))
             }
             #[cfg(feature = "verbs")]
-            Self::Verbs(settings) => {
-                let (builders, devices) = verbs::devices(settings, builders)?;
+            Self::Verbs { settings, host } => {
+                let (builders, devices) = verbs::devices(settings, *host, builders)?;
                 Ok(user.on(builders, devices))
             }
             #[cfg(not(feature = "verbs"))]
-            Self::Verbs(settings) => {
+            Self::Verbs { settings, host } => {
                 let adapter = settings.device.as_deref().unwrap_or("the only one");
-                anyhow::bail!("device verbs, adapter {adapter}: {NO_VERBS}")
+                let host = host.map_or_else(String::new, |host| format!(" at {host}"));
+                anyhow::bail!("device verbs, adapter {adapter}{host}: {NO_VERBS}")
             }
         }
     }
@@ -128,7 +141,7 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Soft => "soft",
-            Self::Verbs(_) => "verbs",
+            Self::Verbs { .. } => "verbs",
         })
     }
 }
@@ -138,15 +151,18 @@ impl DeviceArgs {
     pub fn choice(&self) -> Choice {
         match self.device {
             Kind::Soft => Choice::Soft,
-            Kind::Verbs => Choice::Verbs(VerbsConfig {
-                device: self.adapter.clone(),
-                key_mode: match self.key_mode {
-                    Mode::Auto => None,
-                    Mode::Window => Some(KeyMode::Window),
-                    Mode::Region => Some(KeyMode::Region),
+            Kind::Verbs => Choice::Verbs {
+                settings: VerbsConfig {
+                    device: self.adapter.clone(),
+                    key_mode: match self.key_mode {
+                        Mode::Auto => None,
+                        Mode::Window => Some(KeyMode::Window),
+                        Mode::Region => Some(KeyMode::Region),
+                    },
+                    ..VerbsConfig::default()
                 },
-                ..VerbsConfig::default()
-            }),
+                host: self.address.as_deref().and_then(host_of),
+            },
         }
     }
 
@@ -176,6 +192,13 @@ impl DeviceArgs {
     }
 }
 
+/// The IP address in `HOST:PORT`, also with the scheme before it; `None` for a name.
+fn host_of(address: &str) -> Option<IpAddr> {
+    let place = address.strip_prefix("rdma:").unwrap_or(address);
+    let (host, _) = place.rsplit_once(':')?;
+    host.trim_matches(['[', ']']).parse().ok()
+}
+
 /// The addresses of both ends: the given one, and the next port.
 fn ends(address: &str) -> Result<[String; 2], String> {
     let wrong = || {
@@ -193,6 +216,20 @@ fn ends(address: &str) -> Result<[String; 2], String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_names_its_host() {
+        for (address, host) in [
+            ("10.9.9.1:7471", Some("10.9.9.1")),
+            ("rdma:10.9.9.1:7471", Some("10.9.9.1")),
+            ("rdma:[2001:db8::1]:7471", Some("2001:db8::1")),
+            ("storage:7471", None),
+            ("", None),
+        ] {
+            let found = host_of(address).map(|host| host.to_string());
+            assert_eq!(found.as_deref(), host, "{address}");
+        }
+    }
 
     #[test]
     fn an_address_gives_two_ports() {

@@ -1,5 +1,7 @@
 //! RDMA adapters.
 
+use std::net::IpAddr;
+
 use anyhow::{Context, bail};
 use keyfence::EngineBuilder;
 use keyfence::config::{KeyMode, VerbsConfig as Settings};
@@ -10,11 +12,12 @@ use keyfence::pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice, self_test};
 /// The adapter, opened for each engine and sized for it; and the engines, told how their keys are made. Tests the adapter first if that is left to it.
 pub fn devices(
     settings: &Settings,
+    host: Option<IpAddr>,
     builders: Vec<EngineBuilder>,
 ) -> anyhow::Result<(Vec<EngineBuilder>, Vec<VerbsDevice>)> {
     let (key_mode, known) = match settings.key_mode {
         Some(named) => (named, KnownCaps::default()),
-        None => tested(settings).context("device verbs")?,
+        None => tested(settings, host).context("device verbs")?,
     };
     let open = |builder: &EngineBuilder| {
         let config = VerbsConfig {
@@ -39,9 +42,9 @@ pub fn devices(
 }
 
 /// What a self-test finds of the adapter, and the key mode that follows.
-fn tested(settings: &Settings) -> anyhow::Result<(KeyMode, KnownCaps)> {
+fn tested(settings: &Settings, host: Option<IpAddr>) -> anyhow::Result<(KeyMode, KnownCaps)> {
     tracing::info!("key_mode \"auto\": testing the adapter, some seconds");
-    let learned = self_test(&path(settings), None)?;
+    let learned = self_test(&path(settings), host)?;
     let choice = learned.choose();
     let mode = match choice.mode {
         Some(probe::KeyMode::Window) => KeyMode::Window,
