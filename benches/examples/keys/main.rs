@@ -1,7 +1,9 @@
 //! What it costs to open memory and to take it back: 1,000 grants of one context by an engine's windows, beside 1,000 registrations and deregistrations, and
 //! the revokes beside a bare chain of invalidations. In turn, on one thread, so that all meet the same machine.
 //!
-//! `keys soft`, or with `--features verbs` `keys ADAPTER HOST`. A line a round; then the medians of the ratios with their quartiles, as JSON.
+//! `keys soft`, or with `--features verbs` `keys ADAPTER HOST [software]`. A line a round; then the medians of the ratios with their quartiles, as JSON. An adapter is taken to be
+//! hardware, so that keys cost what they cost there; with `software` the driver holds the ends of keys back until they are true of Soft-RoCE, too, which costs a grace period of
+//! the kernel each time, in all three.
 
 mod bare;
 mod engines;
@@ -48,13 +50,17 @@ fn main() {
             });
         }
         #[cfg(feature = "verbs")]
-        [adapter, host] => measure_verbs(adapter, host),
-        _ => panic!("usage: keys soft | ADAPTER HOST (the latter with --features verbs)"),
+        [adapter, host] => measure_verbs(adapter, host, false),
+        #[cfg(feature = "verbs")]
+        [adapter, host, "software"] => measure_verbs(adapter, host, true),
+        _ => {
+            panic!("usage: keys soft | ADAPTER HOST [software] (the latter with --features verbs)")
+        }
     }
 }
 
 #[cfg(feature = "verbs")]
-fn measure_verbs(adapter: &str, host: &str) {
+fn measure_verbs(adapter: &str, host: &str, software: bool) {
     use keyfence::pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice};
 
     let place = |port| format!("rdma:{host}:{port}");
@@ -70,6 +76,7 @@ fn measure_verbs(adapter: &str, host: &str) {
                 // Both ways signal a chain's last alone.
                 chain_stops: Some(true),
                 dealloc_fences: Some(true),
+                software: Some(software),
                 ..KnownCaps::default()
             },
             ..VerbsConfig::default()
