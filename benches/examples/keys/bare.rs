@@ -7,7 +7,7 @@ use keyfence::pmd::{
 use keyfence_mempool::arena::{Arena, ArenaConfig};
 use keyfence_mempool::sync::Arc;
 
-use super::{KEY_BYTES, KEYS, Places};
+use super::{KEYS, MOST_BYTES, Places};
 
 const DEPTH: u32 = 2 * KEYS as u32;
 
@@ -31,7 +31,7 @@ impl<D: Device> Bare<D> {
     pub fn new(places: &Places, open: impl Fn() -> D) -> Self {
         let mut sides = [(); 2].map(|()| Side::new(open()));
         connect(&mut sides, &places.bare);
-        let arena = Arena::map(&ArenaConfig::new(KEYS * KEY_BYTES));
+        let arena = Arena::map(&ArenaConfig::new(MOST_BYTES));
         let arena = Arc::new(arena.expect("the machine has a few MiB"));
         let access = Access {
             remote: Rights::NONE,
@@ -50,15 +50,14 @@ impl<D: Device> Bare<D> {
         }
     }
 
-    pub fn register_all(&self) -> Vec<Region> {
+    pub fn register_all(&self, bytes: usize) -> Vec<Region> {
         let access = Access {
             remote: Rights::READ_WRITE,
             bind: false,
         };
         let side = &self.sides[0];
-        let register = |at: usize| {
-            let range = at * KEY_BYTES..(at + 1) * KEY_BYTES;
-            let region = side.device.register(side.pd, &self.arena, range, access);
+        let register = |_| {
+            let region = side.device.register(side.pd, &self.arena, 0..bytes, access);
             region.expect("a region")
         };
         (0..KEYS).map(register).collect()
@@ -71,13 +70,13 @@ impl<D: Device> Bare<D> {
         }
     }
 
-    pub fn bind_all(&mut self) {
+    pub fn bind_all(&mut self, bytes: usize) {
         self.tag = self.tag.wrapping_add(1);
         self.chain(|bare, at| WorkOp::Bind {
             window: bare.windows[at].id,
             region: bare.region.id,
-            address: bare.arena.address() + (at * KEY_BYTES) as u64,
-            len: KEY_BYTES as u64,
+            address: bare.arena.address(),
+            len: bytes as u64,
             rights: Rights::READ_WRITE,
             rkey: bare.windows[at].rkey.with_tag(bare.tag),
         });

@@ -11,12 +11,14 @@ use keyfence::{
 };
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 
-use super::{KEY_BYTES, KEYS, Places};
+use super::{KEYS, MOST_BYTES, Places};
 
 /// What the main loop asks for, and what came of it, all rounds together.
 #[derive(Default)]
 struct Board {
     to_grant: AtomicU64,
+    /// Bytes of each.
+    bytes: AtomicU64,
     to_revoke: AtomicU64,
     /// Keys that the holder has.
     held: AtomicU64,
@@ -51,9 +53,8 @@ impl Owner {
         let wanted = self.board.to_grant.load(Ordering::Relaxed);
         let Some(buf) = &self.buf else { return };
         while self.granted < wanted {
-            let at = self.granted as usize % KEYS * KEY_BYTES;
-            let range = at..at + KEY_BYTES;
-            match cx.grant(buf, range, Rights::READ_WRITE, holder, Lease::None) {
+            let bytes = self.board.bytes.load(Ordering::Relaxed) as usize;
+            match cx.grant(buf, 0..bytes, Rights::READ_WRITE, holder, Lease::None) {
                 Ok(id) => self.live.push(id),
                 // Windows come back when their last key's value is forgotten.
                 Err(GrantError::Limit(_)) => return,
@@ -98,7 +99,7 @@ impl Service for Owner {
             Event::Resolved { context, .. } => {
                 self.asked = false;
                 self.holder = context;
-                self.buf = cx.alloc(KEYS * KEY_BYTES).ok();
+                self.buf = cx.alloc(MOST_BYTES).ok();
                 let is_ready = self.holder.is_some() && self.buf.is_some();
                 self.board.ready.store(is_ready.into(), Ordering::Relaxed);
             }
@@ -166,7 +167,8 @@ impl<D: Device> Engines<D> {
     }
 
     /// Grants, until the holder has every key.
-    pub fn grant_all(&mut self) {
+    pub fn grant_all(&mut self, bytes: usize) {
+        self.board.bytes.store(bytes as u64, Ordering::Relaxed);
         let wanted = self
             .board
             .to_grant
@@ -216,17 +218,19 @@ fn builder(name: &str) -> EngineBuilder {
             grants: 2 * keys,
             imports: 2 * keys,
             buffers: 1,
+            exposed_bytes: 2 * u64::from(keys) * MOST_BYTES as u64,
             ..ContextLimits::default()
         },
         peer: PeerLimits {
             parked_keys: 4 * keys,
+            exposed_bytes: 2 * u64::from(keys) * MOST_BYTES as u64,
             ..PeerLimits::default()
         },
         ..Limits::default()
     };
     let memory = MemoryConfig {
         pools: vec![PoolConfig {
-            buffer_bytes: (KEYS * KEY_BYTES) as u64,
+            buffer_bytes: MOST_BYTES as u64,
             count: 1,
         }],
         receive_buffer_bytes: 1024,

@@ -18,8 +18,11 @@ use keyfence_benches::Quartiles;
 /// Grants, registrations and bare keys of a round.
 pub const KEYS: usize = 1000;
 
-/// Bytes of each.
-pub const KEY_BYTES: usize = 4096;
+/// Bytes of each key, all over the same memory: what a registration costs grows with its pages.
+const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+
+/// The largest of them.
+pub const MOST_BYTES: usize = 1 << 20;
 
 const ROUNDS: usize = 9;
 
@@ -95,37 +98,50 @@ fn timed(work: impl FnOnce()) -> f64 {
 fn measure<D: Device>(name: &str, places: &Places, open: impl Fn() -> D) {
     let mut engines = engines::Engines::new(places, &open);
     let mut bare = bare::Bare::new(places, &open);
+    // The first of all is a warm-up.
+    rounds(&mut engines, &mut bare, SIZES[0], 1);
+    for bytes in SIZES {
+        let [both, alone] = rounds(&mut engines, &mut bare, bytes, ROUNDS);
+        println!(
+            "{{\"device\":\"{name}\",\"keys\":{KEYS},\"bytes\":{bytes},\"rounds\":{ROUNDS},\"times_as_fast_as_registration\":{both},\"revoke_to_bare_chain\":{alone}}}"
+        );
+    }
+}
+
+/// The quartiles of how many times as fast grants are as registrations, and of what the revokes reach of a bare chain, as JSON.
+fn rounds<D: Device>(
+    engines: &mut engines::Engines<D>,
+    bare: &mut bare::Bare<D>,
+    bytes: usize,
+    rounds: usize,
+) -> [String; 2] {
     let mut both = Vec::new();
     let mut alone = Vec::new();
-    for round in 0..ROUNDS {
-        let grant_ns = timed(|| engines.grant_all());
+    for round in 0..rounds {
+        let grant_ns = timed(|| engines.grant_all(bytes));
         let revoke_ns = timed(|| engines.revoke_all());
         let mut regions = Vec::new();
-        let register_ns = timed(|| regions = bare.register_all());
+        let register_ns = timed(|| regions = bare.register_all(bytes));
         let deregister_ns = timed(|| bare.deregister_all(&regions));
-        bare.bind_all();
+        let bind_ns = timed(|| bare.bind_all(bytes));
         let chain_ns = timed(|| bare.invalidate_all());
         both.push((register_ns + deregister_ns) / (grant_ns + revoke_ns));
         alone.push(chain_ns / revoke_ns);
         println!(
-            "round {round}, ns a key: grant {:.0} revoke {:.0}; register {:.0} deregister {:.0}; bare invalidation {:.0}",
+            "{bytes} bytes, round {round}, ns a key: grant {:.0} revoke {:.0}; register {:.0} deregister {:.0}; bare bind {:.0} invalidation {:.0}",
             grant_ns / KEYS as f64,
             revoke_ns / KEYS as f64,
             register_ns / KEYS as f64,
             deregister_ns / KEYS as f64,
+            bind_ns / KEYS as f64,
             chain_ns / KEYS as f64,
         );
     }
-    let quartiles = |values: &[f64]| {
-        let of = Quartiles::of(values).expect("there are rounds");
+    [both, alone].map(|values| {
+        let of = Quartiles::of(&values).expect("there are rounds");
         format!(
             "{{\"p25\":{:.3},\"p50\":{:.3},\"p75\":{:.3}}}",
             of.q1, of.median, of.q3
         )
-    };
-    println!(
-        "{{\"device\":\"{name}\",\"keys\":{KEYS},\"rounds\":{ROUNDS},\"times_as_fast_as_registration\":{},\"revoke_to_bare_chain\":{}}}",
-        quartiles(&both),
-        quartiles(&alone)
-    );
+    })
 }
