@@ -40,8 +40,11 @@ fn main() -> ExitCode {
         Command::Probe(args) => probe::probe(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
     };
-    print(&finished, cli.json);
-    finished.exit.into()
+    match print(&finished, cli.json) {
+        // Who reads the exit code alone must not take a report that is nowhere for a good one.
+        Err(_) if finished.exit == Exit::Good => Exit::CheckFailed.into(),
+        _ => finished.exit.into(),
+    }
 }
 
 /// `RUST_LOG` chooses what is logged; warnings and progress by default.
@@ -71,22 +74,20 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
             command.map(String::as_str),
             vec![Problem::text(message.trim())],
         );
-        print(
-            &Finished {
-                exit: Exit::BadStart,
-                report,
-                text: String::new(),
-            },
-            true,
-        );
+        let finished = Finished {
+            exit: Exit::BadStart,
+            report,
+            text: String::new(),
+        };
+        let _ = print(&finished, true);
     } else {
         let _ = error.print();
     }
     Exit::BadStart.into()
 }
 
-/// The result to stdout, the errors to stderr. A reader that has gone away changes nothing about the result.
-fn print(finished: &Finished, json: bool) {
+/// The result to stdout, the errors to stderr. A reader that has gone away changes nothing about the result; a full disk does.
+fn print(finished: &Finished, json: bool) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
     for problem in &finished.report.errors {
         let _ = writeln!(stderr, "{}", problem.message);
@@ -99,7 +100,14 @@ fn print(finished: &Finished, json: bool) {
         finished.text.clone()
     };
     let mut stdout = io::stdout().lock();
-    let _ = stdout
+    let written = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(stderr, "the report could not be written to stdout: {error}");
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }

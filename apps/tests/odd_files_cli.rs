@@ -147,3 +147,15 @@ fn a_limit_of_file_sizes_is_an_error_like_a_full_disk() {
     assert_eq!(left, 1, "{:?}: the unfinished copy is left", output.status);
     assert_eq!(json(&output)["ok"], false);
 }
+
+/// A script that sees the exit code alone must not take a report that is nowhere for a good one.
+#[test]
+fn a_report_that_a_full_disk_does_not_take_is_no_success() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/test_min.toml");
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = keyfence(&["check", example]);
+    let output = command.stdout(Stdio::from(full)).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("could not be written to stdout"), "{said}");
+}

@@ -1,9 +1,10 @@
 //! Section 8: an engine built in code is refused for what a file would be refused for, by the same ranges and checks.
 
 use keyfence::config::{IdlePolicy, MemoryConfig, PoolConfig, Timeouts};
+use keyfence::ids::LcoreId;
 use keyfence::limits::Limits;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
-use keyfence::{BuildError, EngineBuilder};
+use keyfence::{BuildError, Context, EngineBuilder, Event, OpenError, Service, Work};
 
 const MIB: u64 = 1 << 20;
 
@@ -232,4 +233,27 @@ fn what_must_fit_together_is_refused_with_the_numbers() {
         "144 lanes to 9 lcores",
         "at most 128",
     );
+}
+
+#[test]
+fn a_context_has_a_weight_from_1_to_256() {
+    struct Nothing;
+    impl Service for Nothing {
+        fn poll(&mut self, _cx: &mut Context<'_>) -> Work {
+            Work::Wait
+        }
+        fn on_event(&mut self, _cx: &mut Context<'_>, _event: Event) {}
+    }
+    let fabric = Fabric::new();
+    let device = fabric.device(SoftConfig::default()).unwrap();
+    let mut engine = legal().build(device, 1).unwrap();
+    for weight in [0, 257, u32::MAX] {
+        let refused = engine.open(LcoreId(0), "name", weight, Box::new(Nothing));
+        assert_eq!(refused, Err(OpenError::Weight { weight }));
+        assert!(refused.unwrap_err().to_string().contains("1 to 256"));
+    }
+    for (weight, name) in [(1, "light"), (256, "heavy")] {
+        let opened = engine.open(LcoreId(0), name, weight, Box::new(Nothing));
+        assert_eq!(opened, Ok(()));
+    }
 }

@@ -240,7 +240,7 @@ impl Contexts {
         context.phase = Phase::Live;
         context.generation += 1;
         context.name = name;
-        context.weight = weight.max(1);
+        context.weight = weight;
         context.completed_ops = 0;
         context.acquaintances.clear();
         context.well_connected = false;

@@ -86,6 +86,9 @@ pub struct Engine<D: Device> {
     client_lease_ns: u64,
 }
 
+/// The most that a context may weigh.
+const MAX_WEIGHT: u32 = 256;
+
 /// Why a context was not asked to be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -97,6 +100,12 @@ pub enum OpenError {
         lcore: LcoreId,
         /// How many there are.
         count: usize,
+    },
+    /// The weight is none.
+    #[error("weight {weight}; allowed: 1 to {}", MAX_WEIGHT)]
+    Weight {
+        /// The weight asked for.
+        weight: u32,
     },
     /// The name can't be one.
     #[error(transparent)]
@@ -132,8 +141,8 @@ impl<D: Device> Engine<D> {
         self.control.events.pop_front()
     }
 
-    /// Asks for a context on an lcore. Answered by [`EngineEvent::Opened`] or [`EngineEvent::OpenFailed`], and in the
-    /// service by its first poll.
+    /// Asks for a context on an lcore, whose share of a busy lane against the others' is its `weight`, 1 to 256. Answered by [`EngineEvent::Opened`] or
+    /// [`EngineEvent::OpenFailed`] (a name that a context of this lcore has, for one), and in the service by its first poll.
     ///
     /// # Errors
     /// [`OpenError`] if the request itself can't be right.
@@ -159,6 +168,9 @@ impl<D: Device> Engine<D> {
                 lcore,
                 count: self.control.ports.len(),
             });
+        }
+        if !(1..=MAX_WEIGHT).contains(&weight) {
+            return Err(OpenError::Weight { weight });
         }
         crate::wire::Name::new(name)?;
         let request = OpenContext {
