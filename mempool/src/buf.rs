@@ -126,39 +126,39 @@ impl Buf {
     }
 
     /// Offset of the first byte in the arena.
-    #[inline]
+    #[inline(always)]
     pub fn offset(&self) -> usize {
         let core = self.core();
         core.shared.offset(core.index)
     }
 
     /// Address of the first byte.
-    #[inline]
+    #[inline(always)]
     pub fn address(&self) -> u64 {
         self.core().shared.arena().address() + self.offset() as u64
     }
 
     /// Bytes of the buffer.
-    #[inline]
+    #[inline(always)]
     pub fn capacity(&self) -> usize {
         self.core().shared.config().buf_bytes
     }
 
     /// The buffer's bytes, all of them.
-    #[inline]
+    #[inline(always)]
     pub fn dma(&self) -> DmaSlice<'_> {
         let core = self.core();
         core.shared.dma(core.index)
     }
 
     /// Copies `source` into the buffer at `offset`.
-    #[inline]
+    #[inline(always)]
     pub fn write_at(&self, offset: usize, source: &[u8]) -> Result<(), RangeError> {
         self.dma().slice(offset, source.len())?.write_from(source)
     }
 
     /// Copies bytes of the buffer at `offset` into all of `sink`.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, offset: usize, sink: &mut [u8]) -> Result<(), RangeError> {
         self.dma().slice(offset, sink.len())?.read_into(sink)
     }

@@ -184,6 +184,7 @@ impl PoolCache {
     }
 
     /// Counts a work request or a grant that uses the buffer: it does not go home before the matching release.
+    #[inline(always)]
     pub fn hold(&mut self, id: BufId) -> Result<(), HoldError> {
         let held = self.shared.slot_of(id)?.state.hold(id.generation);
         held.map_err(|refusal| match self.shared.id_error(id, refusal) {
@@ -193,6 +194,7 @@ impl PoolCache {
     }
 
     /// Ends one hold. The last one brings the buffer home if its handle was dropped and it is not retained.
+    #[inline(always)]
     pub fn release(&mut self, id: BufId) -> Result<(), ReleaseError> {
         match self.shared.slot_of(id)?.state.release(id.generation) {
             Ok(outcome) => {
@@ -232,6 +234,7 @@ impl PoolCache {
     }
 
     /// Whether the buffer's handle exists.
+    #[inline]
     pub fn handle_is_out(&self, id: BufId) -> Result<bool, BufIdError> {
         let state = self.shared.slot_of(id)?.state.read();
         if state.is_live() && state.generation() == id.generation {
@@ -258,6 +261,7 @@ impl PoolCache {
     }
 
     /// Ends a change of state made by id; `false` if the buffer is quarantined by it.
+    #[inline]
     fn settle(&mut self, id: BufId, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Kept => true,

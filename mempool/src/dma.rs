@@ -81,9 +81,14 @@ impl<'a> DmaSlice<'a> {
     }
 
     /// Copies the first `sink.len()` bytes into private memory.
-    #[inline]
+    #[inline(always)]
     pub fn read_into(&self, sink: &mut [u8]) -> Result<(), RangeError> {
-        let parts = self.slice(0, sink.len())?.parts();
+        let part = self.slice(0, sink.len())?;
+        if let Some(words) = part.whole_words() {
+            load_words(words, sink);
+            return Ok(());
+        }
+        let parts = part.parts();
         let (head, rest) = sink.split_at_mut(parts.head.len());
         let (middle, tail) = rest.split_at_mut(parts.words.len() * WORD_BYTES);
         load_bytes(parts.head, head);
@@ -93,9 +98,14 @@ impl<'a> DmaSlice<'a> {
     }
 
     /// Copies private memory over the first `source.len()` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn write_from(&self, source: &[u8]) -> Result<(), RangeError> {
-        let parts = self.slice(0, source.len())?.parts();
+        let part = self.slice(0, source.len())?;
+        if let Some(words) = part.whole_words() {
+            store_words(words, source);
+            return Ok(());
+        }
+        let parts = part.parts();
         let (head, rest) = source.split_at(parts.head.len());
         let (middle, tail) = rest.split_at(parts.words.len() * WORD_BYTES);
         store_bytes(parts.head, head);
@@ -105,9 +115,18 @@ impl<'a> DmaSlice<'a> {
     }
 
     /// Copies the whole slice over the first bytes of `sink`. Where the two overlap, what arrives is unspecified.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, sink: DmaSlice<'_>) -> Result<(), RangeError> {
         let sink = sink.slice(0, self.len)?;
+        if let (Some(source), Some(sink)) = (self.whole_words(), sink.whole_words()) {
+            copy_words(source, sink);
+            return Ok(());
+        }
+        self.copy_parts_to(sink)
+    }
+
+    /// What is not whole words on both sides.
+    fn copy_parts_to(&self, sink: DmaSlice<'_>) -> Result<(), RangeError> {
         if self.misalignment() == sink.misalignment() {
             let (source, sink) = (self.parts(), sink.parts());
             copy_bytes(source.head, sink.head);
@@ -178,6 +197,21 @@ impl<'a> DmaSlice<'a> {
         let word = self.word(offset)?;
         let before = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
         Ok(before.unwrap_or_else(|found| found))
+    }
+
+    /// Whether the slice is exactly these words, which are looked at all and once each.
+    #[inline]
+    pub(crate) fn is_words<const N: usize>(&self, expected: &[u64; N]) -> bool {
+        let Some(words) = self.whole_words() else {
+            return false;
+        };
+        let Ok(words) = <&[AtomicU64; N]>::try_from(words) else {
+            return false;
+        };
+        let pairs = words.iter().zip(expected);
+        pairs.fold(0, |differs, (word, expected)| {
+            differs | (word.load(Ordering::Relaxed) ^ expected)
+        }) == 0
     }
 
     /// Offset of the first byte that differs from `expected`, over the first `expected.len()` bytes.
@@ -265,6 +299,17 @@ impl<'a> DmaSlice<'a> {
             });
         }
         Ok(&word.parts().words[0])
+    }
+
+    /// The slice as words, if it is whole ones: the common case, which needs neither head nor tail.
+    #[inline(always)]
+    fn whole_words(&self) -> Option<&'a [AtomicU64]> {
+        if !(self.start.as_ptr() as usize | self.len).is_multiple_of(WORD_BYTES) {
+            return None;
+        }
+        let words = self.start.as_ptr().cast();
+        // SAFETY: the bytes are mapped for `'a`, their address and their number are multiples of eight, and nothing but atomics ever refers to them.
+        Some(unsafe { slice::from_raw_parts(words, self.len / WORD_BYTES) })
     }
 
     #[inline]

@@ -87,23 +87,32 @@ impl Shared {
     }
 
     /// The slot of an id, if there is one with this index.
+    #[inline]
     pub(crate) fn slot_of(&self, id: BufId) -> Result<&Slot, BufIdError> {
-        self.slots.get(id.index as usize).ok_or_else(|| {
-            self.counters.stale_ids.fetch_add(1, Ordering::Relaxed);
-            BufIdError::NoSuchIndex {
-                index: id.index,
-                count: self.slots.len(),
-            }
-        })
+        match self.slots.get(id.index as usize) {
+            Some(slot) => Ok(slot),
+            None => Err(self.no_such_index(id)),
+        }
+    }
+
+    #[cold]
+    fn no_such_index(&self, id: BufId) -> BufIdError {
+        self.counters.stale_ids.fetch_add(1, Ordering::Relaxed);
+        BufIdError::NoSuchIndex {
+            index: id.index,
+            count: self.slots.len(),
+        }
     }
 
     /// Counts a stale id, and says so.
+    #[cold]
     pub(crate) fn stale(&self, id: BufId, generation: u32) -> BufIdError {
         self.counters.stale_ids.fetch_add(1, Ordering::Relaxed);
         BufIdError::Stale { id, generation }
     }
 
     /// `None` for a refusal that is not about the id.
+    #[cold]
     pub(crate) fn id_error(&self, id: BufId, refusal: Refusal) -> Option<BufIdError> {
         match refusal {
             Refusal::Stale { generation } => Some(self.stale(id, generation)),

@@ -110,6 +110,7 @@ impl StateWord {
     }
 
     /// Counts one more hold.
+    #[inline]
     pub fn hold(&self, generation: u32) -> Result<(), Refusal> {
         self.keep(generation, |state| match state.0 & HOLDS {
             HOLDS => Err(Refusal::TooManyHolds),
@@ -118,6 +119,7 @@ impl StateWord {
     }
 
     /// Counts one hold less.
+    #[inline]
     pub fn release(&self, generation: u32) -> Result<Outcome, Refusal> {
         self.change(generation, |state| match state.0 & HOLDS {
             0 => Err(Refusal::NotHeld),
@@ -140,6 +142,7 @@ impl StateWord {
         })
     }
 
+    #[inline]
     fn keep(
         &self,
         generation: u32,
@@ -152,6 +155,7 @@ impl StateWord {
     }
 
     /// Applies `next` to the state of a live buffer of this generation.
+    #[inline]
     fn change(
         &self,
         generation: u32,
@@ -184,46 +188,55 @@ impl StateWord {
 }
 
 impl State {
+    #[inline]
     fn free(generation: u32) -> State {
         State(u64::from(generation) << GENERATION_SHIFT)
     }
 
     /// The free state that follows this generation.
+    #[inline]
     fn next(self) -> State {
         State::free(self.generation().wrapping_add(1))
     }
 
     /// Generation of the buffer; it changes when the buffer becomes free.
+    #[inline]
     pub fn generation(self) -> u32 {
         (self.0 >> GENERATION_SHIFT) as u32
     }
 
     /// Whether nothing keeps the buffer.
+    #[inline]
     pub fn is_free(self) -> bool {
         self.0 & KEEPERS == 0
     }
 
     /// Whether the buffer is set aside for good.
+    #[inline]
     pub fn is_quarantined(self) -> bool {
         self.0 & QUARANTINED != 0
     }
 
     /// Whether ids of this generation mean this buffer.
+    #[inline]
     pub fn is_live(self) -> bool {
         !self.is_free() && !self.is_quarantined()
     }
 
     /// Whether a handle exists.
+    #[inline]
     pub fn handle_is_out(self) -> bool {
         self.0 & HANDLE_OUT != 0
     }
 
     /// Whether only a reclaim brings the buffer home.
+    #[inline]
     pub fn is_retained(self) -> bool {
         self.0 & RETAINED != 0
     }
 
     /// Holds open.
+    #[inline]
     pub fn holds(self) -> u32 {
         ((self.0 & HOLDS) / ONE_HOLD) as u32
     }
