@@ -100,6 +100,7 @@ impl SgeList {
     };
 
     /// A list of one.
+    #[inline]
     #[must_use]
     pub const fn one(sge: Sge) -> Self {
         let mut list = Self::EMPTY;
@@ -120,14 +121,19 @@ impl SgeList {
     }
 
     /// The entries in order.
+    #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[Sge] {
         &self.entries[..self.len as usize]
     }
 
     /// The sum of the entries' lengths. Four entries of at most 4 GiB each fit in 64 bits.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
+        if self.len == 1 {
+            return u64::from(self.entries[0].len);
+        }
         self.as_slice().iter().map(|sge| u64::from(sge.len)).sum()
     }
 }

@@ -28,14 +28,13 @@ impl Requester {
         memory: &mut Memory<'_>,
         end: &mut End,
     ) -> Result<bool, Trouble> {
-        let mut drained = false;
         for _ in 0..VISIT_SLOTS {
             if memory.budget == 0 {
                 break;
             }
             let Some(slot) = end.answers_in.peek() else {
-                drained = true;
-                break;
+                end.answers_in.publish(true);
+                return Ok(true);
             };
             let response = Response::decode(&slot)?;
             match response.answer {
@@ -52,7 +51,7 @@ impl Requester {
             }
         }
         end.answers_in.publish(true);
-        Ok(drained)
+        Ok(false)
     }
 
     /// The queue's number of the request that the next answer must be for.

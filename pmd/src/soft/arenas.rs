@@ -62,7 +62,7 @@ type Known = (ArenaRef, Arc<Arena>);
 /// The arenas that one path can reach.
 #[derive(Debug)]
 pub(crate) struct PathArenas {
-    slots: Box<[Option<Known>]>,
+    slots: Box<[Option<Known>; MAX_ARENAS]>,
     changes: Consumer<Change>,
     returned: Producer<Arc<Arena>>,
 }
@@ -84,7 +84,7 @@ impl ArenaBooks {
             changes: changes_in,
             returned: returned_out,
         });
-        let mut slots: Box<[_]> = (0..MAX_ARENAS).map(|_| None).collect();
+        let mut slots = Box::new([const { None }; MAX_ARENAS]);
         for held in self.slots.iter().flatten() {
             slots[held.name.slot()] = Some((held.name, Arc::clone(&held.arena)));
         }
@@ -190,31 +190,40 @@ impl ArenaBooks {
 impl PathArenas {
     /// The bytes of a checked place. `None` only if the table and the keys contradict each other, which a path turns into a
     /// refused access.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn dma(&mut self, place: Place) -> Option<DmaSlice<'_>> {
-        let slot = place.arena.slot();
-        let known = matches!(&self.slots[slot], Some((name, _)) if *name == place.arena);
-        if !known {
+        if !self.knows(place.arena) {
             // The region is younger than this step.
             self.take_changes();
+            if !self.knows(place.arena) {
+                return None;
+            }
         }
-        match &self.slots[slot] {
-            Some((name, arena)) if *name == place.arena => arena.dma(place.offset, place.len).ok(),
-            _ => None,
-        }
+        let (_, arena) = self.slots[place.arena.slot()].as_ref()?;
+        arena.dma(place.offset, place.len).ok()
+    }
+
+    #[inline]
+    fn knows(&self, arena: ArenaRef) -> bool {
+        matches!(&self.slots[arena.slot()], Some((name, _)) if *name == arena)
     }
 
     /// Follows the device's table.
     #[inline]
     pub(crate) fn take_changes(&mut self) {
         while let Some(change) = self.changes.pop() {
-            match change {
-                Change::Add(name, arena) => {
-                    let former = self.slots[name.slot()].replace((name, arena));
-                    assert!(former.is_none(), "an arena was added over another");
-                }
-                Change::Remove(name) => self.give_up(name),
+            self.take(change);
+        }
+    }
+
+    #[cold]
+    fn take(&mut self, change: Change) {
+        match change {
+            Change::Add(name, arena) => {
+                let former = self.slots[name.slot()].replace((name, arena));
+                assert!(former.is_none(), "an arena was added over another");
             }
+            Change::Remove(name) => self.give_up(name),
         }
     }
 

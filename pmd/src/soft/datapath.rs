@@ -175,22 +175,27 @@ impl Queues {
     #[inline]
     fn take_attached(&mut self, shared: &Shared) {
         while let Some(attach) = self.attach.pop() {
-            match attach {
-                Attach::Qp(endpoint) => {
-                    let slot = shared.slot(endpoint.id);
-                    assert!(
-                        self.endpoints[slot].is_none(),
-                        "a queue pair's slot is taken"
-                    );
-                    self.endpoints[slot] = Some(endpoint);
-                    self.order.push(slot);
-                }
-                Attach::Connect(qp, end) => match &mut self.endpoints[shared.slot(qp)] {
-                    Some(endpoint) if endpoint.id == qp => endpoint.connect(end),
-                    // Released meanwhile, so the peer knows that the queue pair is in error.
-                    _ => self.give_back(Returned::End { _freed: end }),
-                },
+            self.take(shared, attach);
+        }
+    }
+
+    #[cold]
+    fn take(&mut self, shared: &Shared, attach: Attach) {
+        match attach {
+            Attach::Qp(endpoint) => {
+                let slot = shared.slot(endpoint.id);
+                assert!(
+                    self.endpoints[slot].is_none(),
+                    "a queue pair's slot is taken"
+                );
+                self.endpoints[slot] = Some(endpoint);
+                self.order.push(slot);
             }
+            Attach::Connect(qp, end) => match &mut self.endpoints[shared.slot(qp)] {
+                Some(endpoint) if endpoint.id == qp => endpoint.connect(end),
+                // Released meanwhile, so the peer knows that the queue pair is in error.
+                _ => self.give_back(Returned::End { _freed: end }),
+            },
         }
     }
 

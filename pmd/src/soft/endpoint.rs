@@ -129,9 +129,11 @@ impl Endpoint {
         let drained = requester.take_answers(memory, end)?;
         requester.finished = end.requests_out.finished()?;
         requester.settle()?;
-        memory.budget = VISIT_BYTES;
-        requester.pump(memory, end);
-        requester.settle()?;
+        if requester.queue.is_waiting() {
+            memory.budget = VISIT_BYTES;
+            requester.pump(memory, end);
+            requester.settle()?;
+        }
         requester.queue.report(self.id, false, done);
         if peer_is_down && drained && requester.is_outstanding() {
             return Err(Trouble::Request(WcStatus::RetryExceeded));

@@ -90,12 +90,13 @@ impl KeyTable {
         }
     }
 
+    #[inline]
     pub(crate) fn entry(&self, index: u32) -> Option<&Entry> {
         self.entries.get(index as usize)
     }
 
     /// Checks a range of local memory of a work request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn local(
         &self,
         lkey: u32,
@@ -105,10 +106,8 @@ impl KeyTable {
     ) -> Result<Place, Refused> {
         let key = Rkey(lkey);
         let entry = self.entry(key.index()).ok_or(Refused)?;
-        let identity = entry.identity();
-        let live =
-            identity.phase == Phase::Region && identity.tag == key.tag() && identity.scope == pd.0;
-        if live {
+        let word = entry.identity.load(Ordering::Acquire);
+        if word & WHO == who(Phase::Region, key.tag(), pd.0) {
             entry.place(address, len)
         } else {
             Err(Refused)
@@ -116,7 +115,7 @@ impl KeyTable {
     }
 
     /// Checks an access of the peer of queue pair `qp`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remote(
         &self,
         rkey: Rkey,
@@ -125,13 +124,12 @@ impl KeyTable {
         wanted: Rights,
     ) -> Result<Place, Refused> {
         let entry = self.entry(rkey.index()).ok_or(Refused)?;
-        let identity = entry.identity();
-        let in_scope = match identity.phase {
-            Phase::WindowBound => identity.scope == qp.0,
-            Phase::Region => identity.scope == pd.0,
-            Phase::Free | Phase::WindowIdle | Phase::Dying => false,
-        };
-        if in_scope && identity.tag == rkey.tag() && identity.rights.allow(wanted) {
+        let word = entry.identity.load(Ordering::Acquire);
+        let tag = rkey.tag();
+        let live = word & WHO == who(Phase::WindowBound, tag, qp.0)
+            || word & WHO == who(Phase::Region, tag, pd.0);
+        let wanted = rights_bits(wanted);
+        if live && word & wanted == wanted {
             entry.place(address, len)
         } else {
             Err(Refused)
@@ -173,7 +171,7 @@ impl Entry {
     }
 
     /// Where `len` bytes at `address` are, if the entry has them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&self, address: u64, len: u64) -> Result<Place, Refused> {
         let skip = address
             .checked_sub(self.base.load(Ordering::Relaxed))
@@ -224,16 +222,23 @@ impl Entry {
     }
 }
 
+/// Of an identity's word: phase, tag and scope, which a check of a key compares in one go.
+const WHO: u64 = 0xffff_ffff_0000_ff0f;
+
+const fn who(phase: Phase, tag: u8, scope: u32) -> u64 {
+    phase as u64 | (tag as u64) << 8 | (scope as u64) << 32
+}
+
+const fn rights_bits(rights: Rights) -> u64 {
+    (rights.read as u64) << 4 | (rights.write as u64) << 5 | (rights.atomic as u64) << 6
+}
+
 impl Identity {
     const fn pack(self) -> u64 {
-        self.phase as u64
-            | (self.rights.read as u64) << 4
-            | (self.rights.write as u64) << 5
-            | (self.rights.atomic as u64) << 6
+        who(self.phase, self.tag, self.scope)
+            | rights_bits(self.rights)
             | (self.bindable as u64) << 7
-            | (self.tag as u64) << 8
             | (self.generation as u64) << 16
-            | (self.scope as u64) << 32
     }
 
     const fn unpack(word: u64) -> Self {

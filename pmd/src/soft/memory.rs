@@ -62,7 +62,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Copies `len` bytes of a list, from its byte `skip` on, into a chunk ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gather(
         &mut self,
         (pd, sges): (PdId, &[Sge]),
@@ -76,7 +76,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Copies the `len` bytes of a list into private memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gather_private(
         &mut self,
         (pd, sges): (PdId, &[Sge]),
@@ -105,7 +105,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The bytes behind a remote key, checked now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remote(
         &mut self,
         rkey: Rkey,
@@ -117,11 +117,32 @@ impl<'a> Memory<'a> {
         self.arenas.dma(place).ok_or(Refused)
     }
 
-    #[inline]
+    #[inline(always)]
     fn each(
         &mut self,
         pd: PdId,
         sges: &[Sge],
+        skip: usize,
+        len: usize,
+        mut copy: impl FnMut(Piece<'_>),
+    ) -> Result<(), Refused> {
+        if let [sge] = sges
+            && skip + len <= sge.len as usize
+            && len > 0
+        {
+            // Nearly always one entry has all.
+            let address = sge.address.checked_add(skip as u64).ok_or(Refused)?;
+            let place = self.keys.local(sge.lkey, pd, address, len as u64)?;
+            let memory = self.arenas.dma(place).ok_or(Refused)?;
+            copy(Piece { memory, at: 0 });
+            return Ok(());
+        }
+        self.each_of_many((pd, sges), skip, len, copy)
+    }
+
+    fn each_of_many(
+        &mut self,
+        (pd, sges): (PdId, &[Sge]),
         mut skip: usize,
         len: usize,
         mut copy: impl FnMut(Piece<'_>),
@@ -151,7 +172,7 @@ impl<'a> Memory<'a> {
 
 impl Payload<'_> {
     /// Copies the bytes at `at` over all of `sink`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_to(&self, at: usize, sink: DmaSlice<'_>) {
         match self {
             Self::Slot(bytes) => {

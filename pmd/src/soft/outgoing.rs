@@ -23,9 +23,9 @@ pub(crate) struct Slice<'a> {
     pub(crate) len: usize,
 }
 
-/// The request of a write or send; `None` for other operations.
-#[inline]
-pub(crate) fn message(work: &WorkRequest) -> Option<Request> {
+/// The request of a write or send of `len` bytes; `None` for other operations.
+#[inline(always)]
+pub(crate) fn message(work: &WorkRequest, len: u32) -> Option<Request> {
     let (op, address, rkey, immediate) = match work.op {
         WorkOp::Write { remote, immediate } => {
             (RequestOp::Write, remote.address, remote.rkey, immediate)
@@ -35,7 +35,7 @@ pub(crate) fn message(work: &WorkRequest) -> Option<Request> {
     };
     Some(Request {
         op,
-        len: work.sges.bytes() as u32,
+        len,
         address,
         rkey,
         immediate,
@@ -81,7 +81,7 @@ pub(crate) const fn chunk_bytes(whole: usize, len: usize) -> usize {
 }
 
 /// Writes the slot of one slice, with its payload. The caller has checked room.
-#[inline]
+#[inline(always)]
 pub(crate) fn put_slice(
     memory: &mut Memory<'_>,
     out: &mut Outbound,

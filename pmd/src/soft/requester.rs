@@ -7,7 +7,8 @@ use super::outgoing::{Slice, Source, chunk_bytes, message, put_slice, question};
 use super::send_queue::{Flight, Phase, SendQueue};
 use super::stream::{Outbound, SLICE_BYTES};
 use super::windows::Bind;
-use crate::completion::WcStatus;
+use super::wire::RequestOp;
+use crate::completion::{CompletionKind, WcStatus};
 use crate::ids::{PdId, QpId, Rkey};
 use crate::work::{WorkOp, WorkRequest};
 
@@ -135,23 +136,31 @@ impl Requester {
     }
 
     /// Sends a write or send of one slice without storing it, if nothing waits before it.
-    #[inline]
+    #[inline(always)]
     fn cut_through(
         &mut self,
         memory: &mut Memory<'_>,
         out: &mut Outbound,
         work: &WorkRequest,
     ) -> bool {
-        let bytes = work.sges.bytes() as usize;
-        if self.halted || self.queue.is_waiting() || bytes > SLICE_BYTES || memory.budget == 0 {
+        if self.halted || self.queue.is_waiting() || memory.budget == 0 {
             return false;
         }
-        let Some(request) = message(work) else {
+        let bytes = work.sges.bytes();
+        if bytes > SLICE_BYTES as u64 || self.breaks_limit(work, bytes) {
+            return false;
+        }
+        let Some(request) = message(work, bytes as u32) else {
             return false;
         };
-        if !out.make_room(chunk_bytes(bytes, bytes)) || self.breaks_limit(work) {
+        let bytes = bytes as usize;
+        if !out.make_room(chunk_bytes(bytes, bytes)) {
             return false;
         }
+        let kind = match request.op {
+            RequestOp::Write => CompletionKind::Write,
+            _ => CompletionKind::Send,
+        };
         let slice = Slice {
             source: Source::List(self.scope.1, work.sges.as_slice()),
             skip: 0,
@@ -161,22 +170,26 @@ impl Requester {
         if put_slice(memory, out, request, slice).is_err() {
             return false;
         }
-        let mut flight = Flight::of(work);
-        flight.bytes = bytes as u32;
-        flight.phase = Phase::Sent { end: out.written() };
-        flight.number = self.wire;
-        self.wire += 1;
         memory.spend(REQUEST_COST_BYTES.saturating_sub(bytes));
-        self.queue.add(flight);
+        self.queue.add(Flight {
+            id: work.id,
+            kind,
+            signaled: work.signaled,
+            phase: Phase::Sent { end: out.written() },
+            bytes: bytes as u32,
+            number: self.wire,
+        });
+        self.wire += 1;
         self.queue.sent += 1;
         true
     }
 
     fn take_inline(&mut self, memory: &mut Memory<'_>, work: &WorkRequest) -> Result<(), WcStatus> {
-        if self.breaks_limit(work) {
+        let bytes = work.sges.bytes();
+        if self.breaks_limit(work, bytes) {
             return Err(WcStatus::LocalLength);
         }
-        let bytes = work.sges.bytes() as usize;
+        let bytes = bytes as usize;
         let list = (self.scope.1, work.sges.as_slice());
         let sink = self.queue.inline_mut(self.queue.posted);
         memory
@@ -184,8 +197,9 @@ impl Requester {
             .map_err(|_| WcStatus::LocalProtection)
     }
 
-    fn breaks_limit(&self, work: &WorkRequest) -> bool {
-        let bytes = work.sges.bytes();
+    /// Whether a request of so many bytes is over a limit.
+    #[inline(always)]
+    fn breaks_limit(&self, work: &WorkRequest, bytes: u64) -> bool {
         let limit = match work.op {
             WorkOp::Bind { .. } | WorkOp::Invalidate { .. } => return work.inline,
             WorkOp::FetchAdd { .. } | WorkOp::CompareSwap { .. } if bytes != 8 => return true,
@@ -201,7 +215,7 @@ impl Requester {
     fn attempt(&mut self, memory: &mut Memory<'_>, out: &mut Outbound, number: u64) -> Attempt {
         let work = *self.queue.work(number);
         if self.progress == 0 {
-            if self.breaks_limit(&work) {
+            if self.breaks_limit(&work, work.sges.bytes()) {
                 return Attempt::Over(Phase::Failed(WcStatus::LocalLength));
             }
             if !work.inline && memory.check(self.scope.1, work.sges.as_slice()).is_err() {
@@ -267,7 +281,7 @@ impl Requester {
         number: u64,
     ) -> Attempt {
         let bytes = work.sges.bytes() as usize;
-        let request = message(work).expect("a write or a send");
+        let request = message(work, bytes as u32).expect("a write or a send");
         loop {
             let len = (bytes - self.progress).min(SLICE_BYTES);
             if memory.budget == 0 || !out.make_room(chunk_bytes(bytes, len)) {

@@ -94,7 +94,7 @@ impl Responder {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(
         &mut self,
         memory: &mut Memory<'_>,
@@ -135,7 +135,7 @@ impl Responder {
     }
 
     /// One slice of a write or send. The last one of a message that takes a receive waits for one, and for room to report it.
-    #[inline]
+    #[inline(always)]
     fn land(
         &mut self,
         memory: &mut Memory<'_>,
@@ -149,13 +149,17 @@ impl Responder {
         let is_last = moved + len == whole;
         let is_send = request.op == RequestOp::Send;
         let reports = is_last && (is_send || request.immediate.is_some());
-        let receive = self.receives.oldest();
-        if reports && done.is_full() || (reports || is_send) && receive.is_none() {
-            return Ok(Step::Waiting);
+        let mut receive = None;
+        if is_send || reports {
+            receive = self.receives.oldest();
+            if receive.is_none() || reports && done.is_full() {
+                return Ok(Step::Waiting);
+            }
         }
         let in_chunk = chunk_bytes(whole, len);
-        let in_slot = unpack(&request.payload);
+        let in_slot;
         let payload = if in_chunk == 0 {
+            in_slot = unpack(&request.payload);
             Payload::Slot(&in_slot)
         } else {
             Payload::Chunk(end.requests_in.chunk(len))
@@ -188,7 +192,7 @@ impl Responder {
         Ok(Step::Moved)
     }
 
-    #[inline]
+    #[inline(always)]
     fn land_in_memory(
         &self,
         memory: &mut Memory<'_>,

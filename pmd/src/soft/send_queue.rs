@@ -159,7 +159,7 @@ impl SendQueue {
     }
 
     /// Counts what is executed now that the peer has finished `finished` slots. The status of a refused request when its turn has come.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, finished: u64) -> Option<WcStatus> {
         while self.executed < self.posted {
             match self.flight(self.executed).phase {
@@ -179,7 +179,7 @@ impl SendQueue {
     }
 
     /// Reports executed requests, and with `in_error` everything behind them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn report(&mut self, qp: QpId, in_error: bool, done: &mut Completions<'_>) {
         while self.reported < self.posted {
             let status = if self.reported < self.executed {
@@ -195,9 +195,10 @@ impl SendQueue {
         }
     }
 
+    #[inline(always)]
     fn report_one(&mut self, qp: QpId, status: WcStatus, done: &mut Completions<'_>) -> bool {
-        let flight = *self.flight(self.reported);
         let success = status == WcStatus::Success;
+        let flight = *self.flight(self.reported);
         if success && !flight.signaled {
             self.reported += 1;
             return true;

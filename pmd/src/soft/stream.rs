@@ -67,16 +67,17 @@ struct Chunks {
     bytes: usize,
 }
 
-/// A piece of a chunk ring: the bytes before its end and those behind, at its start.
+/// A piece of a chunk ring: the bytes before its end and, if it goes on behind that, those at its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a> {
     front: DmaSlice<'a>,
-    back: DmaSlice<'a>,
+    back: Option<DmaSlice<'a>>,
 }
 
 impl Outbound {
     pub(crate) fn new(segment: &Arc<Segment>, place: &StreamPlace) -> Self {
         let writer = SlotWriter::new(words(segment, &place.slots)).expect("whole slots");
+        assert!(writer.slots().is_power_of_two());
         Self {
             chunk_ends: vec![0; writer.slots()].into_boxed_slice(),
             writer,
@@ -105,20 +106,20 @@ impl Outbound {
             return Err(Malformed);
         }
         self.seen = finished;
-        let last = (finished - 1) as usize % self.chunk_ends.len();
+        let last = (finished - 1) as usize & (self.chunk_ends.len() - 1);
         self.freed_bytes = self.chunk_ends[last];
         Ok(finished)
     }
 
     /// Whether a slot with `payload` bytes in the chunk ring can be written, as of the last look.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         let used = (self.written_bytes - self.freed_bytes) as usize;
         self.writer.room(self.seen) > RESERVED_SLOTS && padded(payload) <= self.chunks.bytes - used
     }
 
     /// The same, with a fresh look if the last one is not enough. A counter that lies is left to the next visit.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn make_room(&mut self, payload: usize) -> bool {
         self.has_room(payload) || (self.finished().is_ok() && self.has_room(payload))
     }
@@ -130,10 +131,10 @@ impl Outbound {
     }
 
     /// Publishes a slot, and `payload` bytes of the chunk ring with it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&mut self, (header, body): (u64, [u64; BODY_WORDS]), payload: usize) {
         self.written_bytes += padded(payload) as u64;
-        let slot = self.writer.written() as usize % self.chunk_ends.len();
+        let slot = self.writer.written() as usize & (self.chunk_ends.len() - 1);
         self.chunk_ends[slot] = self.written_bytes;
         let written = self.writer.try_write(self.seen, header, &body);
         assert!(
@@ -210,7 +211,7 @@ impl Chunks {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, position: u64, len: usize) -> Chunk<'_> {
         assert!(len <= SLICE_BYTES, "a chunk is at most one slice");
         let from = position as usize & (self.bytes - 1);
@@ -221,14 +222,14 @@ impl Chunks {
         };
         Chunk {
             front: part(from, front),
-            back: part(0, len - front),
+            back: (front < len).then(|| part(0, len - front)),
         }
     }
 }
 
 impl Chunk<'_> {
     /// Copies all of `source` to `at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, at: usize, source: DmaSlice<'_>) {
         self.each(at, source.len(), |piece, done| {
             let copied = source
@@ -248,7 +249,7 @@ impl Chunk<'_> {
     }
 
     /// Copies the bytes at `at` over all of `sink`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, at: usize, sink: DmaSlice<'_>) {
         self.each(at, sink.len(), |piece, done| {
             let copied = sink
@@ -258,8 +259,21 @@ impl Chunk<'_> {
         });
     }
 
-    #[inline]
+    #[inline(always)]
     fn each(&self, at: usize, len: usize, mut copy: impl FnMut(DmaSlice<'_>, usize)) {
+        match self.back {
+            None => copy(piece(self.front, at, len), 0),
+            Some(back) => self.each_of_two(back, at, len, &mut copy),
+        }
+    }
+
+    fn each_of_two(
+        &self,
+        back: DmaSlice<'_>,
+        at: usize,
+        len: usize,
+        copy: &mut impl FnMut(DmaSlice<'_>, usize),
+    ) {
         let front_len = self.front.len();
         let in_front = len.min(front_len.saturating_sub(at));
         if in_front > 0 {
@@ -267,7 +281,7 @@ impl Chunk<'_> {
         }
         if in_front < len {
             let at = at.saturating_sub(front_len);
-            copy(piece(self.back, at, len - in_front), in_front);
+            copy(piece(back, at, len - in_front), in_front);
         }
     }
 }

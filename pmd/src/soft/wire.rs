@@ -49,7 +49,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode(&self) -> (u64, [u64; BODY_WORDS]) {
         let mut flags = 0;
         if self.immediate.is_some() {
@@ -65,7 +65,7 @@ impl Request {
         )
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decode(slot: &[u64; 8]) -> Result<Self, Malformed> {
         let op = match slot[0] as u8 {
             1 => RequestOp::Write,
@@ -186,23 +186,28 @@ pub(crate) fn unpack(words: &[u64; PAYLOAD_WORDS]) -> [u8; SLOT_PAYLOAD_BYTES] {
     bytes
 }
 
+#[inline]
 fn header(op: u8, flags: u64, len: u32) -> u64 {
     u64::from(op) | flags << 8 | u64::from(len) << 16
 }
 
+#[inline]
 fn flags(slot: &[u64; 8]) -> u64 {
     slot[0] >> 8 & 0xff
 }
 
+#[inline]
 fn len(slot: &[u64; 8]) -> u32 {
     (slot[0] >> 16) as u32
 }
 
+#[inline]
 fn body(first: u64, second: u64, payload: &[u64; PAYLOAD_WORDS]) -> [u64; BODY_WORDS] {
     let [a, b, c, d, e] = *payload;
     [first, second, a, b, c, d, e]
 }
 
+#[inline]
 fn payload(slot: &[u64; 8]) -> [u64; PAYLOAD_WORDS] {
     [slot[3], slot[4], slot[5], slot[6], slot[7]]
 }
