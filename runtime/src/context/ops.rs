@@ -87,14 +87,32 @@ pub struct Op {
     pub next: u32,
 }
 
-impl Op {
-    /// The remote context of whose messages it takes one: it gets a message, or the notice behind a write.
-    pub fn receiver(&self) -> Option<ContextId> {
-        match (self.kind, self.target) {
-            (_, Target::Context(to)) => Some(to.id),
-            (OpKind::WriteImmediate, Target::Memory { owner, .. }) => Some(owner.id),
+impl Target {
+    /// The remote context of whose messages an operation of `kind` takes one: it gets a message, or the notice behind a write.
+    #[inline]
+    pub fn receiver(&self, kind: OpKind) -> Option<ContextId> {
+        match (kind, self) {
+            (_, Self::Context(to)) => Some(to.id),
+            (OpKind::WriteImmediate, Self::Memory { owner, .. }) => Some(owner.id),
             _ => None,
         }
+    }
+}
+
+impl Op {
+    /// The slot of the import that it uses.
+    #[inline]
+    pub fn import(&self) -> Option<u32> {
+        match self.target {
+            Target::Memory { import, .. } => Some(import),
+            Target::Context(_) => None,
+        }
+    }
+
+    /// The remote context of whose messages it takes one.
+    #[inline]
+    pub fn receiver(&self) -> Option<ContextId> {
+        self.target.receiver(self.kind)
     }
 }
 
@@ -116,17 +134,17 @@ impl Ops {
     }
 
     /// Stores an operation, or gives `None` when the slab is full.
+    #[inline(always)]
     pub fn insert(&mut self, op: Op) -> Option<u32> {
         let slot = self.free.pop()?;
-        assert!(
-            self.slots[slot as usize].is_none(),
-            "a free slot holds nothing"
-        );
-        self.slots[slot as usize] = Some(op);
+        let place = &mut self.slots[slot as usize];
+        assert!(place.is_none(), "a free slot holds nothing");
+        *place = Some(op);
         Some(slot)
     }
 
     /// The operation in `slot`; it must be there.
+    #[inline]
     pub fn get(&self, slot: u32) -> &Op {
         self.slots[slot as usize]
             .as_ref()
@@ -134,19 +152,20 @@ impl Ops {
     }
 
     /// The operation in `slot`, to change; it must be there.
+    #[inline]
     pub fn get_mut(&mut self, slot: u32) -> &mut Op {
         self.slots[slot as usize]
             .as_mut()
             .expect("an operation in flight is in the slab")
     }
 
-    /// Takes an operation out; it must be there.
-    pub fn remove(&mut self, slot: u32) -> Op {
-        let op = self.slots[slot as usize]
-            .take()
-            .expect("an operation ends once");
+    /// Forgets an operation; it must be there.
+    #[inline]
+    pub fn remove(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        assert!(place.is_some(), "an operation ends once");
+        *place = None;
         self.free.push(slot);
-        op
     }
 }
 
@@ -165,13 +184,14 @@ impl OpQueue {
     };
 
     /// The oldest operation.
+    #[inline]
     pub fn head(&self) -> Option<u32> {
         (self.head != NIL).then_some(self.head)
     }
 
-    /// Appends an operation.
+    /// Appends an operation that is in no queue.
+    #[inline]
     pub fn push(&mut self, ops: &mut Ops, op: u32) {
-        ops.get_mut(op).next = NIL;
         if self.head == NIL {
             self.head = op;
         } else {
@@ -181,9 +201,10 @@ impl OpQueue {
     }
 
     /// Takes the oldest operation out of the queue; it stays in the slab.
+    #[inline]
     pub fn pop(&mut self, ops: &mut Ops) -> Option<u32> {
         let op = self.head()?;
-        self.head = ops.get(op).next;
+        self.head = core::mem::replace(&mut ops.get_mut(op).next, NIL);
         if self.head == NIL {
             self.tail = NIL;
         }
@@ -197,6 +218,7 @@ impl OpQueue {
         while at != NIL {
             let next = ops.get(at).next;
             if pred(ops.get(at)) {
+                ops.get_mut(at).next = NIL;
                 if before == NIL {
                     self.head = next;
                 } else {
@@ -254,7 +276,8 @@ mod tests {
         let first = ops.insert(op(1)).unwrap();
         assert!(ops.insert(op(2)).is_some());
         assert!(ops.insert(op(3)).is_none());
-        assert_eq!(ops.remove(first).token, 1);
+        assert_eq!(ops.get(first).token, 1);
+        ops.remove(first);
         assert!(ops.insert(op(4)).is_some());
     }
 
@@ -270,7 +293,8 @@ mod tests {
             assert!(queue.take_first(&mut ops, |op| op.token == token).is_some());
         }
         let first = queue.pop(&mut ops).unwrap();
-        assert_eq!(ops.remove(first).token, 0);
+        assert_eq!(ops.get(first).token, 0);
+        ops.remove(first);
         let last = queue.pop(&mut ops).unwrap();
         assert_eq!(ops.get(last).token, 2);
         assert_eq!(queue, OpQueue::EMPTY);

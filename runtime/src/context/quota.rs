@@ -25,6 +25,20 @@ impl Gauge {
         self.limit.admit(self.value, self.used, amount)
     }
 
+    /// Whether `amount` more fits.
+    #[inline]
+    pub const fn fits(&self, amount: u64) -> bool {
+        // In use is never more than the limit.
+        amount <= self.value - self.used
+    }
+
+    /// Adds `amount`, which fits.
+    #[inline]
+    pub fn add(&mut self, amount: u64) {
+        debug_assert!(self.fits(amount));
+        self.used += amount;
+    }
+
     /// Takes `amount`, or says which limit stands in the way and changes nothing.
     pub fn take(&mut self, amount: u64) -> Result<(), LimitError> {
         self.admits(amount)?;
@@ -33,6 +47,7 @@ impl Gauge {
     }
 
     /// Gives `amount` back.
+    #[inline]
     pub fn give(&mut self, amount: u64) {
         assert!(
             amount <= self.used,
@@ -130,6 +145,7 @@ mod tests {
         let mut gauge = Gauge::new(Limit::ContextGrants, 2);
         gauge.take(2).unwrap();
         let refused = gauge.take(1).unwrap_err();
+        assert!(gauge.fits(0) && !gauge.fits(1));
         assert_eq!(
             (refused.limit, refused.value, refused.in_use),
             (Limit::ContextGrants, 2, 2)

@@ -105,17 +105,21 @@ pub struct ContextState {
     pub free_when_at_rest: bool,
     /// Remote contexts that it has to do with.
     acquaintances: Vec<RemoteContext>,
+    /// The last one that it was acquainted with: most messages come from the same one again.
+    met_last: Option<RemoteContext>,
     /// Whether it had to do with more than are remembered, and so hears of each end.
     well_connected: bool,
 }
 
 impl ContextState {
     /// Where it is in its life.
+    #[inline]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Whether it may submit.
+    #[inline]
     pub fn is_live(&self) -> bool {
         self.phase == Phase::Live
     }
@@ -139,8 +143,15 @@ impl ContextState {
         };
     }
 
+    /// Whether this is the remote context that was remembered last, and is still.
+    #[inline]
+    pub fn met_last(&self, remote: &RemoteContext) -> bool {
+        self.met_last.as_ref() == Some(remote)
+    }
+
     /// Remembers that it has to do with a remote context.
     pub fn acquaint(&mut self, remote: RemoteContext) {
+        self.met_last = Some(remote);
         if self.acquaintances.contains(&remote) {
             return;
         }
@@ -158,6 +169,7 @@ impl ContextState {
 
     /// Forgets a remote context that is gone; whether it was remembered.
     pub fn forget(&mut self, remote: RemoteContext) -> bool {
+        self.met_last = self.met_last.filter(|met| *met != remote);
         let at = self.acquaintances.iter().position(|known| *known == remote);
         if let Some(at) = at {
             self.acquaintances.swap_remove(at);
@@ -217,6 +229,7 @@ impl Contexts {
             completed_ops: 0,
             free_when_at_rest: false,
             acquaintances: Vec::with_capacity(ACQUAINTANCES),
+            met_last: None,
             well_connected: false,
         };
         Self {
@@ -243,6 +256,7 @@ impl Contexts {
         context.weight = weight;
         context.completed_ops = 0;
         context.acquaintances.clear();
+        context.met_last = None;
         context.well_connected = false;
         Some(slot)
     }
@@ -272,11 +286,13 @@ impl Contexts {
     }
 
     /// The context in `slot`, which is one of the table's.
+    #[inline]
     pub fn get(&self, slot: u16) -> &ContextState {
         &self.slots[slot as usize]
     }
 
     /// The context in `slot`, to change.
+    #[inline]
     pub fn get_mut(&mut self, slot: u16) -> &mut ContextState {
         &mut self.slots[slot as usize]
     }

@@ -38,6 +38,12 @@ impl Clients {
         self.words = self.words.max(word + 1);
     }
 
+    /// Whether there has ever been one.
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        self.words > 0
+    }
+
     /// Forgets a context that ends.
     pub fn remove(&mut self, slot: u16) {
         let (word, bit) = place(slot);

@@ -91,6 +91,7 @@ impl Core {
             return;
         }
         entry.phase = LanePhase::Draining { until_ns };
+        self.lanes_draining += 1;
         entry.control.clear();
         entry.closing.clear();
         // What the device has not taken is never posted; it counts as flushed.
@@ -160,6 +161,7 @@ impl Core {
         let entry = self.lane_mut(lane);
         entry.phase = LanePhase::Ending;
         let qp = entry.qp;
+        self.lanes_draining -= 1;
         self.dealloc_keys(lane);
         self.outbox.push(ToControl::EndLane { lane, qp });
     }
@@ -244,14 +246,12 @@ impl Core {
         self.outbox.push(ToControl::PeerDown(peer));
     }
 
-    /// What need not be done in each step: leases and keep-alives count in milliseconds.
+    /// What need not be done in each step: leases and keep-alives count in milliseconds. Called when it is due.
     pub(super) fn keep_house(&mut self) {
         const INTERVAL_NS: u64 = 4_000;
-        if self.now_ns >= self.housekeeping_ns {
-            self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
-            self.check_leases();
-            self.keep_alive();
-        }
+        self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
+        self.check_leases();
+        self.keep_alive();
     }
 
     /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its

@@ -424,6 +424,7 @@ impl EngineBuilder {
             imports: Imports::new(limits.imports, contexts),
             lanes: (0..lanes).map(|_| None).collect(),
             lanes_taken: 0,
+            lanes_draining: 0,
             first_lane: 0,
             peers: self
                 .peers

@@ -290,6 +290,7 @@ impl Outbox {
     }
 
     /// Sends what waits, as far as there is room.
+    #[inline]
     pub fn flush(&mut self) {
         while let Some(message) = self.waiting.pop_front() {
             if let Err(message) = self.ring.push(message) {

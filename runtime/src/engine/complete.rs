@@ -2,7 +2,7 @@
 
 use keyfence_pmd::{Completion, CompletionKind};
 
-use crate::context::ops::{Op, Stage, Target};
+use crate::context::ops::{Op, Stage};
 use crate::context::state::Phase;
 use crate::engine::state::Core;
 use crate::event::Event;
@@ -62,8 +62,8 @@ impl Core {
 
     fn posted_done(&mut self, lane: LaneId, low: u64) {
         let (first, before) = self.lane(lane).unproven();
-        while let Some((sequence, flight)) = self.lane_mut(lane).inflight.take_proven(low) {
-            self.proven(lane, sequence, flight);
+        while let Some((_, flight)) = self.lane_mut(lane).inflight.take_proven(low) {
+            self.proven(lane, flight);
         }
         let (now_ns, window_ns) = (self.now_ns, self.lane_drain_ns);
         let entry = self.lane_mut(lane);
@@ -74,7 +74,8 @@ impl Core {
     }
 
     /// One request is proven executed: by its own completion or by a later one's success.
-    fn proven(&mut self, lane: LaneId, _sequence: u64, flight: Flight) {
+    #[inline(always)]
+    fn proven(&mut self, lane: LaneId, flight: Flight) {
         match flight {
             Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, true),
             Flight::Frame | Flight::Ignored => {}
@@ -99,6 +100,7 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn slice_done(&mut self, lane: LaneId, slot: u32, bytes: u32, executed: bool) {
         let op = self.ops.get_mut(slot);
         op.in_flight -= 1;
@@ -107,22 +109,20 @@ impl Core {
         } else if op.fate.is_none() || op.fate.is_some_and(Status::surely_not_executed) {
             op.fate = Some(Status::PeerLost);
         }
-        let Op {
-            context, target, ..
-        } = *op;
+        let context = op.context;
+        let import = op.import();
         let over = op.stage == Stage::Posted && op.in_flight == 0;
         let entry = self.lane_mut(lane);
         entry.posted_bytes -= u64::from(bytes);
         let on_lane = &mut entry.contexts[context as usize];
         on_lane.posted -= 1;
         let last_of_context = on_lane.posted == 0;
-        if let Target::Memory { import, .. } = target {
+        if let Some(import) = import {
             self.imports.at_mut(import).in_flight -= 1;
         }
         if over {
             self.end_op(slot);
-        }
-        if let Target::Memory { import, .. } = target {
+        } else if let Some(import) = import {
             self.import_ran_down(import);
         }
         if last_of_context
@@ -161,23 +161,16 @@ impl Core {
     /// Ends an operation: gives back what it held, and tells its context.
     fn end_op(&mut self, slot: u32) {
         let value = self.former_value(slot);
-        let op = self.ops.remove(slot);
+        let op = self.ops.get(slot);
         assert!(op.in_flight == 0, "an operation ends after its requests");
-        self.unhold_ranges(&op.ranges);
-        if let Target::Memory { import, .. } = op.target {
-            self.imports.at_mut(import).users -= 1;
-            self.import_ran_down(import);
-        }
-        self.ops_in_flight.give(1);
-        self.bytes_in_flight.give(op.bytes);
-        let quota = &mut self.contexts.get_mut(op.context).quota;
-        quota.ops.give(1);
-        quota.bytes.give(op.bytes);
+        let &Op {
+            context: of,
+            ranges,
+            bytes,
+            ..
+        } = op;
+        let import = op.import();
         let status = op.fate.unwrap_or(Status::Ok);
-        self.stats.count_end(op.kind, status, op.done_bytes);
-        let context = self.contexts.get_mut(op.context);
-        context.completed_ops += 1;
-        let writable = core::mem::take(&mut context.wants_writable);
         let done = OpDone {
             token: op.token,
             kind: op.kind,
@@ -185,15 +178,31 @@ impl Core {
             bytes: op.done_bytes,
             value: if status == Status::Ok { value } else { 0 },
         };
-        self.tell(op.context, Event::Completed(done));
+        self.ops.remove(slot);
+        self.unhold_ranges(&ranges);
+        if let Some(import) = import {
+            self.imports.at_mut(import).users -= 1;
+            self.import_ran_down(import);
+        }
+        self.ops_in_flight.give(1);
+        self.bytes_in_flight.give(bytes);
+        self.stats.count_end(done.kind, status, done.bytes);
+        let context = self.contexts.get_mut(of);
+        context.quota.ops.give(1);
+        context.quota.bytes.give(bytes);
+        context.completed_ops += 1;
+        let writable = core::mem::take(&mut context.wants_writable);
+        let at_rest = core::mem::take(&mut context.free_when_at_rest);
+        self.tell(of, Event::Completed(done));
         if writable {
-            self.tell_writable(op.context);
+            self.tell_writable(of);
         }
-        if self.contexts.get(op.context).free_when_at_rest {
-            self.contexts.get_mut(op.context).free_when_at_rest = false;
-            self.context_free(op.context);
+        if at_rest {
+            self.context_free(of);
         }
-        self.tell_of_room();
+        if !self.wants_room.is_empty() {
+            self.tell_of_room();
+        }
     }
 
     /// Tells one of those who were refused for want of shared room that an operation has left some: all of them would find it taken by the
@@ -212,6 +221,7 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn former_value(&self, slot: u32) -> u64 {
         match self.ops.get(slot).kind {
             OpKind::FetchAdd | OpKind::CompareSwap => {
@@ -226,12 +236,16 @@ impl Core {
     }
 
     /// Looks whether a fencing import has no posted request any more, and no operation that names it.
+    #[inline(always)]
     pub(super) fn import_ran_down(&mut self, slot: u32) {
-        if !self.imports.is_used(slot) {
-            return;
+        if self.imports.is_used(slot) && self.imports.at(slot).phase == ImportPhase::Fencing {
+            self.fencing_import_ran_down(slot);
         }
+    }
+
+    fn fencing_import_ran_down(&mut self, slot: u32) {
         let import = self.imports.at(slot);
-        if import.phase != ImportPhase::Fencing || import.in_flight > 0 {
+        if import.in_flight > 0 {
             return;
         }
         let (fence, lane) = (import.fence, import.lane);

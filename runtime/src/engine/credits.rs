@@ -54,12 +54,10 @@ impl Core {
     }
 
     /// Keeps the credit of an operation that has just been admitted.
-    pub(super) fn keep_credit(&mut self, op: &Op) {
-        if let Some(to) = op.receiver() {
-            self.lane_mut(op.lane).peer_contexts[to.slot as usize]
-                .credits
-                .reserve();
-        }
+    pub(super) fn keep_credit(&mut self, lane: LaneId, to: ContextId) {
+        self.lane_mut(lane).peer_contexts[to.slot as usize]
+            .credits
+            .reserve();
     }
 
     /// Gives back the credit of an operation whose message, or notice, is never posted.

@@ -51,7 +51,6 @@ impl Core {
             }
             self.post_request(lane, request);
         }
-        self.announce_receives(lane);
     }
 
     /// Send slots that the next request takes.
@@ -67,7 +66,8 @@ impl Core {
     /// no request ever fits.
     pub(super) fn request_waits_for_room(&self, lane: LaneId) -> bool {
         let entry = self.lane(lane);
-        entry.control.peek_request().is_some()
+        !entry.control.is_empty()
+            && entry.control.peek_request().is_some()
             && self.send_room(lane, Class::Request) < self.slots_of_next_request(lane)
             && entry
                 .credits
@@ -98,7 +98,7 @@ impl Core {
     }
 
     /// Tells the peer of receives posted again, when a quarter of them is untold and no other frame has told it.
-    fn announce_receives(&mut self, lane: LaneId) {
+    pub(super) fn announce_receives(&mut self, lane: LaneId) {
         let entry = self.lane(lane);
         if !entry.is_up() || !entry.has_receives_to_tell() || !self.may_send(lane, Class::Notice) {
             return;

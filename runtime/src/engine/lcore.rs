@@ -11,7 +11,8 @@ use crate::engine::shutdown::Shutdown;
 use crate::engine::state::Core;
 use crate::engine::stats::{SharedStats, Stats};
 use crate::event::EngineEvent;
-use crate::ids::LcoreId;
+use crate::ids::{LaneId, LcoreId};
+use crate::lane::LanePhase;
 use crate::limits::{Limit, LimitError};
 use crate::service::{AnyService, Code, Work};
 use crate::trace::Trace;
@@ -69,10 +70,8 @@ impl<P: DataPath> Lcore<P> {
     /// runtime frees nothing then, but what the application's destructor does, freeing its memory included, is done in this step.
     pub fn step(&mut self, now_ns: u64) -> Work {
         let since_last_ns = now_ns.saturating_sub(self.core.now_ns);
-        if self.core.stats.steps > 0 {
-            let stats = &mut self.core.stats;
-            stats.steps_overran += u64::from(since_last_ns > self.step_max_ns);
-            stats.longest_pause_ns = stats.longest_pause_ns.max(since_last_ns);
+        if since_last_ns > self.core.stats.longest_pause_ns || since_last_ns > self.step_max_ns {
+            self.note_pause(since_last_ns);
         }
         self.core.now_ns = self.core.now_ns.max(now_ns);
         self.core.stats.steps += 1;
@@ -81,20 +80,35 @@ impl<P: DataPath> Lcore<P> {
         // A kill is cordoned with what is in flight at its arrival.
         self.reclaim_closing();
         let completions = self.poll_device();
-        let timers = self.core.expire_timers();
+        let timers = self.core.timers.due_ns() <= self.core.now_ns && self.core.expire_timers();
         let services = self.run_services();
         self.reclaim_closing();
-        self.core.check_handles();
-        self.core.keep_house();
-        let zeroed = self.core.zero_some();
+        if !self.core.awaiting_handles.is_empty() {
+            self.core.check_handles();
+        }
+        if self.core.now_ns >= self.core.housekeeping_ns {
+            self.core.keep_house();
+        }
+        let zeroed = self.core.is_zeroing() && self.core.zero_some();
         let posted = self.post();
-        let ended = self.end_lanes();
+        let ended = self.core.lanes_draining > 0 && self.end_lanes();
         self.core.outbox.flush();
         self.tell_all_closed();
         let busy = commands || completions || timers || services || zeroed || posted || ended;
         self.account(busy)
     }
 
+    /// The longest time between two steps so far, or one longer than is allowed. Before the first step there is none.
+    #[cold]
+    fn note_pause(&mut self, since_last_ns: u64) {
+        let stats = &mut self.core.stats;
+        if stats.steps > 0 {
+            stats.steps_overran += u64::from(since_last_ns > self.step_max_ns);
+            stats.longest_pause_ns = stats.longest_pause_ns.max(since_last_ns);
+        }
+    }
+
+    #[inline(always)]
     fn account(&mut self, busy: bool) -> Work {
         if !busy {
             self.core.stats.idle_steps += 1;
@@ -111,6 +125,7 @@ impl<P: DataPath> Lcore<P> {
         self.shared.publish(&self.core.stats);
     }
 
+    #[inline]
     fn take_commands(&mut self) -> bool {
         let mut any = false;
         while let Some(command) = self.commands.pop() {
@@ -236,7 +251,9 @@ impl<P: DataPath> Lcore<P> {
 
     fn run_services(&mut self) -> bool {
         let mut any = false;
-        self.core.wake_clients();
+        if self.core.clients.are_there() {
+            self.core.wake_clients();
+        }
         for _ in 0..self.core.ready.len() {
             if let Some(slot) = self.core.ready.pop_front() {
                 any |= self.tell(slot);
@@ -258,21 +275,27 @@ impl<P: DataPath> Lcore<P> {
     fn tell(&mut self, slot: u16) -> bool {
         let mut any = false;
         // Off the list: what its service causes while it is told puts it there again, once.
-        self.core.contexts.get_mut(slot).ready = false;
-        for _ in 0..self.core.contexts.get(slot).events.len() {
-            if !self.core.contexts.get(slot).is_live() || !self.takes_events(slot) {
-                break;
+        let context = self.core.contexts.get_mut(slot);
+        context.ready = false;
+        let count = context.events.len();
+        self.call(slot, |service, cx| {
+            for _ in 0..count {
+                if !cx.is_live() || !service.takes_events() {
+                    break;
+                }
+                let Some(event) = cx.within(|cx| cx.core.next_event(slot)) else {
+                    break;
+                };
+                any = true;
+                service.on_event(cx, event);
             }
-            let Some(event) = self.core.next_event(slot) else {
-                break;
-            };
-            any = true;
-            self.call(slot, |service, cx| service.on_event(cx, event));
-        }
+        });
         if !self.core.contexts.get(slot).is_live() {
             return any;
         }
-        self.core.sweep_messages(slot);
+        if !self.core.contexts.get(slot).messages.is_empty() {
+            self.core.sweep_messages(slot);
+        }
         let context = self.core.contexts.get_mut(slot);
         // What it did not take stays, and it stays on the list.
         if !context.events.is_empty() && !core::mem::replace(&mut context.ready, true) {
@@ -283,12 +306,6 @@ impl<P: DataPath> Lcore<P> {
             self.core.poll_again(slot);
         }
         any
-    }
-
-    fn takes_events(&mut self, slot: u16) -> bool {
-        let mut takes = false;
-        self.call(slot, |service, _| takes = service.takes_events());
-        takes
     }
 
     fn poll_service(&mut self, slot: u16) -> bool {
@@ -313,6 +330,7 @@ impl<P: DataPath> Lcore<P> {
     }
 
     /// Calls a service under a catch: a panic ends its context and nothing else.
+    #[inline]
     fn call(&mut self, slot: u16, run: impl FnOnce(&mut AnyService, &mut Context<'_>)) {
         // A service that has panicked, or closed its context, is not called again.
         if !self.core.contexts.get(slot).is_live() {
@@ -326,22 +344,40 @@ impl<P: DataPath> Lcore<P> {
             slot,
         };
         // The service is dropped after a panic, and the core's own invariants hold at each call's end.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(service, &mut cx))) {
-            // Inside a call of the runtime it is our panic and not the service's: the tables may be half changed.
-            if self.core.entered {
-                resume_unwind(panic);
-            }
-            drop_caught(panic);
-            self.core.stats.services_panicked += 1;
-            let context = self.core.contexts.id(slot);
-            let event = EngineEvent::ServicePanicked { context };
-            self.core.outbox.push(ToControl::Event(event));
-            self.core.close(slot);
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(service, &mut cx)));
+        if outcome.is_err() {
+            self.service_panicked(slot, outcome);
         }
     }
 
+    #[cold]
+    fn service_panicked(&mut self, slot: u16, outcome: std::thread::Result<()>) {
+        let Err(panic) = outcome else {
+            return;
+        };
+        // Inside a call of the runtime it is our panic and not the service's: the tables may be half changed.
+        if self.core.entered {
+            resume_unwind(panic);
+        }
+        drop_caught(panic);
+        self.core.stats.services_panicked += 1;
+        let context = self.core.contexts.id(slot);
+        let event = EngineEvent::ServicePanicked { context };
+        self.core.outbox.push(ToControl::Event(event));
+        self.core.close(slot);
+    }
+
     /// Step 1 of each reclaim that was asked for: cordon, then the service's destructor, then the epoch. Flushes come behind them all.
+    #[inline]
     fn reclaim_closing(&mut self) {
+        if !(self.core.closing.is_empty() && self.core.flushes_to_begin.is_empty()) {
+            self.reclaim_those_closing();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reclaim_those_closing(&mut self) {
         while let Some(slot) = self.core.closing.pop_front() {
             self.core.strike_polled(slot);
             self.core.cordon(slot);
@@ -363,22 +399,35 @@ impl<P: DataPath> Lcore<P> {
         let lanes = self.core.lane_ids_from(self.core.first_lane);
         self.core.rotate_lanes();
         for lane in lanes {
-            // First, so that what is posted now tells the peer of them.
-            self.post_receives(lane);
-            any |= self.core.pump(lane);
-            let entry = self.core.lane_mut(lane);
-            if !entry.staged.is_empty() {
-                let taken = self.path.post_burst(entry.qp, &entry.staged);
-                entry.staged.drain(..taken);
-                // Also if the device takes nothing now: it is asked again at once.
-                any = true;
+            if !self.core.lane(lane).is_at_rest() {
+                any |= self.post_on(lane);
             }
+        }
+        any
+    }
+
+    fn post_on(&mut self, lane: LaneId) -> bool {
+        // First, so that what is posted now tells the peer of them.
+        self.post_receives(lane);
+        let mut any = self.core.pump(lane);
+        let entry = self.core.lane_mut(lane);
+        if !entry.staged.is_empty() {
+            let taken = self.path.post_burst(entry.qp, &entry.staged);
+            if taken == entry.staged.len() {
+                entry.staged.clear();
+            } else {
+                entry.staged.drain(..taken);
+            }
+            // Also if the device takes nothing now: it is asked again at once.
+            any = true;
+        }
+        if entry.phase == LanePhase::Greeting {
             self.core.tell_hello(lane);
         }
         any
     }
 
-    fn post_receives(&mut self, lane: crate::ids::LaneId) {
+    fn post_receives(&mut self, lane: LaneId) {
         // The pool may have run dry when the slots became empty, and have buffers of other lanes now.
         let entry = self.core.lane(lane);
         if entry.is_sound() && !entry.empty_receives.is_empty() {
@@ -387,7 +436,11 @@ impl<P: DataPath> Lcore<P> {
         let entry = self.core.lane_mut(lane);
         if !entry.staged_receives.is_empty() {
             let taken = self.path.post_receives(entry.qp, &entry.staged_receives);
-            entry.staged_receives.drain(..taken);
+            if taken == entry.staged_receives.len() {
+                entry.staged_receives.clear();
+            } else {
+                entry.staged_receives.drain(..taken);
+            }
             entry.receives_posted = entry.receives_posted.wrapping_add(taken as u32);
         }
     }

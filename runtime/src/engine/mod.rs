@@ -32,6 +32,7 @@ mod offer;
 mod peers;
 mod pump;
 mod receive;
+mod receives;
 mod regions;
 mod remind;
 mod retire;

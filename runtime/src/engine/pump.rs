@@ -1,16 +1,16 @@
 //! Posting: what a lane sends in a step, and in what order. Answers go first, then requests, then invalidations, then operations, each
 //! class leaving room for the ones above it (REQUIREMENTS section 4: reclaim never starves).
 
-use keyfence_pmd::{Remote, Sge, SgeList, WorkId, WorkOp, WorkRequest};
+use keyfence_pmd::{Lkey, Remote, Sge, SgeList, WorkId, WorkOp, WorkRequest};
 
-use crate::context::ops::{Op, Stage, Target};
+use crate::context::ops::{MAX_RANGES, Op, Stage, Target};
 use crate::engine::state::Core;
 use crate::grant::import::ImportPhase;
 use crate::ids::LaneId;
-use crate::lane::LanePhase;
 use crate::lane::credits::Class;
 use crate::lane::inflight::{Flight, SEQUENCE_MASK};
 use crate::lane::remote::Standing;
+use crate::lane::{Lane, LanePhase};
 use crate::op::{OpKind, Status};
 use crate::wire::{HEADER_BYTES, Header};
 
@@ -41,18 +41,26 @@ pub(super) fn work_id(lane: LaneId, sequence: u64) -> WorkId {
 impl Core {
     /// The next step starts at another lane: what a step may spend on reclaims must not go to the lowest lane for ever (R6).
     pub(super) fn rotate_lanes(&mut self) {
+        if self.lanes_taken.count_ones() < 2 {
+            self.first_lane = 0;
+            return;
+        }
         let next = self.lane_ids_from(self.first_lane + 1).next();
         self.first_lane = next.map_or(0, |lane| lane.0);
     }
 
     /// Lets a lane post what it may. Returns whether it posted anything.
     pub(super) fn pump(&mut self, lane: LaneId) -> bool {
-        if self.lane(lane).has_nothing_to_post() {
+        let entry = self.lane(lane);
+        if entry.has_nothing_to_post() {
             return false;
         }
-        let before = self.lane(lane).inflight.next_sequence();
-        if matches!(self.lane(lane).phase, LanePhase::Greeting | LanePhase::Up) {
-            self.pump_control(lane);
+        let before = entry.inflight.next_sequence();
+        if matches!(entry.phase, LanePhase::Greeting | LanePhase::Up) {
+            if !entry.control.is_empty() {
+                self.pump_control(lane);
+            }
+            self.announce_receives(lane);
         }
         if self.lane(lane).is_up() {
             self.tell_senders(lane);
@@ -71,27 +79,24 @@ impl Core {
     }
 
     /// Send slots that a class may still take.
+    #[inline(always)]
     pub(super) fn send_room(&self, lane: LaneId, class: Class) -> usize {
         let leaves = class.leaves(self.limits.send_depth) as usize;
         self.lane(lane).inflight.room().saturating_sub(leaves)
     }
 
     /// Stages a request. The caller has seen that there is room.
+    #[inline(always)]
     pub(super) fn stage(&mut self, lane: LaneId, flight: Flight, op: WorkOp, sges: SgeList) -> u64 {
-        let now_ns = self.now_ns;
-        let entry = self.lane_mut(lane);
-        if entry.inflight.len() == 0 {
-            entry.backlog.begin(now_ns);
-        }
-        let sequence = entry.inflight.push(flight);
-        let request = WorkRequest::new(work_id(lane, sequence), op, sges).signaled(false);
-        entry.staged.push(request);
         self.stats.requests_posted += 1;
-        sequence
+        let now_ns = self.now_ns;
+        stage_on(self.lane_mut(lane), lane, now_ns, flight, op, sges)
     }
 
     fn pump_operations(&mut self, lane: LaneId) {
-        self.wake_starved(lane);
+        if !self.lane(lane).starved.is_empty() {
+            self.wake_starved(lane);
+        }
         for _ in 0..self.lane(lane).turns.len() {
             let Some(context) = self.lane_mut(lane).turns.pop() else {
                 return;
@@ -144,9 +149,9 @@ impl Core {
     }
 
     /// Posts the next part of the operation at the head of a context's queue.
+    #[inline(always)]
     fn post_part(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
-        let op = *self.ops.get(slot);
-        if let Some(fate) = self.fate_before_posting(lane, &op) {
+        if let Some(fate) = self.fate_before_posting(lane, slot) {
             self.pop_queue(lane, context, slot);
             self.end_unposted(slot, fate);
             return Posted::All(0);
@@ -154,17 +159,20 @@ impl Core {
         if self.send_room(lane, Class::Message) == 0 {
             return Posted::LaneFull;
         }
+        let op = self.ops.get(slot);
         match op.kind {
-            OpKind::Send => self.post_message(lane, context, slot, &op),
+            OpKind::Send => self.post_message(lane, context, slot),
             OpKind::WriteImmediate if op.posted_bytes == op.bytes => {
-                self.post_landed(lane, context, slot, &op)
+                self.post_landed(lane, context, slot)
             }
-            _ => self.post_slice(lane, context, slot, &op),
+            _ => self.post_slice(lane, context, slot),
         }
     }
 
     /// Whether an operation that is not all posted has its end decided.
-    fn fate_before_posting(&self, lane: LaneId, op: &Op) -> Option<Status> {
+    #[inline(always)]
+    fn fate_before_posting(&self, lane: LaneId, slot: u32) -> Option<Status> {
+        let op = self.ops.get(slot);
         if op.fate.is_some() {
             return op.fate;
         }
@@ -179,12 +187,8 @@ impl Core {
         gone.then_some(Status::ContextGone)
     }
 
-    /// All of an operation is posted.
-    fn leave_queue(&mut self, lane: LaneId, context: u16, slot: u32) {
-        self.pop_queue(lane, context, slot);
-        self.ops.get_mut(slot).stage = Stage::Posted;
-    }
-
+    /// Takes an operation out of its queue that is all posted, or never will be.
+    #[inline(always)]
     fn pop_queue(&mut self, lane: LaneId, context: u16, slot: u32) {
         let entry = self.lanes[lane.0 as usize]
             .as_deref_mut()
@@ -193,11 +197,13 @@ impl Core {
         assert_eq!(popped, Some(slot), "the head of the queue is being posted");
     }
 
-    fn post_message(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
-        let Target::Context(to) = op.target else {
+    fn post_message(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
+        let &Op { target, bytes, .. } = self.ops.get(slot);
+        let Target::Context(to) = target else {
             unreachable!("a message goes to a context");
         };
-        if !self.has_room_for(lane, op.bytes) {
+        let most = self.limits.lane_bytes_in_flight;
+        if !self.lane(lane).has_room_for(bytes, most) {
             return Posted::LaneFull;
         }
         if !self.spend_message_credit(lane, context, to.id) {
@@ -205,38 +211,45 @@ impl Core {
         }
         let header = self.header(lane, context, to.id.slot, to.id.generation);
         let offset = self.op_slot(slot);
-        let copied = op.ranges.iter().flatten().count() == 0;
-        let inline = if copied { op.bytes as usize } else { 0 };
         self.memory
             .arena
             .dma(offset, HEADER_BYTES)
             .and_then(|slot| slot.write_from(&header.encode_message()))
             .expect("an operation's slot lies in the arena");
+        let sges = self.message_sges(lane, offset, slot);
+        self.stage_frame(lane, context, slot, bytes, sges);
+        Posted::All(bytes)
+    }
+
+    /// The local memory of a message's frame: the header with what was copied behind it, then the buffers.
+    #[inline]
+    fn message_sges(&self, lane: LaneId, offset: usize, slot: u32) -> SgeList {
+        let op = self.ops.get(slot);
         let address = self.memory.arena.address() + offset as u64;
         let lkey = self.lane(lane).arena.lkey;
-        let mut sges = [Sge::default(); 1 + crate::context::ops::MAX_RANGES];
-        sges[0] = Sge::new(address, (HEADER_BYTES + inline) as u32, lkey);
+        if op.ranges[0].is_none() {
+            let frame_bytes = HEADER_BYTES as u32 + op.bytes as u32;
+            return SgeList::one(Sge::new(address, frame_bytes, lkey));
+        }
+        let mut sges = [Sge::default(); 1 + MAX_RANGES];
+        sges[0] = Sge::new(address, HEADER_BYTES as u32, lkey);
         let mut len = 1;
         for range in op.ranges.iter().flatten() {
             sges[len] = Sge::new(range.address, range.len, lkey);
             len += 1;
         }
-        let sges = SgeList::new(&sges[..len]).expect("three entries fit");
-        self.stage_slice(
-            lane,
-            context,
-            slot,
-            op.bytes,
-            WorkOp::Send { immediate: None },
-            sges,
-        );
-        self.leave_queue(lane, context, slot);
-        Posted::All(op.bytes)
+        SgeList::new(&sges[..len]).expect("three entries fit")
     }
 
     /// The frame behind a write with immediate.
-    fn post_landed(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
-        let Target::Memory { import, owner, .. } = op.target else {
+    fn post_landed(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
+        let &Op {
+            target,
+            bytes,
+            argument,
+            ..
+        } = self.ops.get(slot);
+        let Target::Memory { import, owner, .. } = target else {
             unreachable!("a write goes to memory");
         };
         if !self.spend_message_credit(lane, context, owner.id) {
@@ -244,122 +257,92 @@ impl Core {
         }
         let frame = crate::wire::Frame::Landed {
             grant: self.imports.at(import).grant,
-            immediate: op.argument as u32,
-            bytes: op.bytes,
+            immediate: argument as u32,
+            bytes,
         };
         let header = self.header(lane, context, owner.id.slot, owner.id.generation);
         let sges = self.encode_frame(lane, &header, &frame);
-        self.stage_slice(
-            lane,
-            context,
-            slot,
-            0,
-            WorkOp::Send { immediate: None },
-            sges,
-        );
-        self.leave_queue(lane, context, slot);
+        self.stage_frame(lane, context, slot, 0, sges);
         Posted::All(0)
     }
 
-    fn post_slice(&mut self, lane: LaneId, context: u16, slot: u32, op: &Op) -> Posted {
-        let Target::Memory { address, rkey, .. } = op.target else {
+    #[inline(always)]
+    fn post_slice(&mut self, lane: LaneId, context: u16, slot: u32) -> Posted {
+        let Self {
+            lanes,
+            ops,
+            imports,
+            memory,
+            limits,
+            ..
+        } = self;
+        let entry = lanes[lane.0 as usize].as_deref_mut();
+        let entry = entry.expect("the lane being pumped exists");
+        let op = ops.get_mut(slot);
+        let Target::Memory {
+            import,
+            address,
+            rkey,
+            ..
+        } = op.target
+        else {
             unreachable!("only messages go to contexts");
         };
-        let bytes = (op.bytes - op.posted_bytes).min(self.limits.slice_bytes);
-        if !self.has_room_for(lane, bytes) {
+        let bytes = (op.bytes - op.posted_bytes).min(limits.slice_bytes);
+        if !entry.has_room_for(bytes, limits.lane_bytes_in_flight) {
             return Posted::LaneFull;
         }
         let remote = Remote {
             address: address + op.posted_bytes,
             rkey,
         };
-        let (work, sges) = match op.kind {
-            OpKind::Read => (WorkOp::Read { remote }, self.slice_sges(lane, op, bytes)),
-            OpKind::FetchAdd => {
-                let add = op.argument;
-                (
-                    WorkOp::FetchAdd { remote, add },
-                    self.former_value_sge(lane, slot),
-                )
-            }
-            OpKind::CompareSwap => {
-                let (expected, desired) = (op.argument, op.value);
-                let work = WorkOp::CompareSwap {
-                    remote,
-                    expected,
-                    desired,
-                };
-                (work, self.former_value_sge(lane, slot))
-            }
-            _ => {
-                let immediate = None;
-                (
-                    WorkOp::Write { remote, immediate },
-                    self.slice_sges(lane, op, bytes),
-                )
-            }
+        let former = || {
+            let address = memory.arena.address() + memory.op_slot(slot) as u64;
+            SgeList::one(Sge::new(address, 8, entry.arena.lkey))
         };
-        self.stage_slice(lane, context, slot, bytes, work, sges);
-        let op = self.ops.get_mut(slot);
+        let (work, sges) = work_of(op, remote, bytes, entry.arena.lkey, former);
         op.posted_bytes += bytes;
-        if op.posted_bytes < op.bytes || op.kind == OpKind::WriteImmediate {
-            return Posted::Part(bytes);
+        op.in_flight += 1;
+        let ends = op.posted_bytes == op.bytes && op.kind != OpKind::WriteImmediate;
+        imports.at_mut(import).in_flight += 1;
+        let on_lane = &mut entry.contexts[context as usize];
+        on_lane.posted += 1;
+        if ends {
+            op.stage = Stage::Posted;
+            let popped = on_lane.queue.pop(ops);
+            assert_eq!(popped, Some(slot), "the head of the queue is being posted");
         }
-        self.leave_queue(lane, context, slot);
-        Posted::All(bytes)
-    }
-
-    /// Whether so many bytes more may be posted on the lane: what is posted must run down within the fence timeout.
-    fn has_room_for(&self, lane: LaneId, bytes: u64) -> bool {
-        let posted = self.lane(lane).posted_bytes;
-        posted == 0 || posted + bytes <= self.limits.lane_bytes_in_flight
-    }
-
-    fn stage_slice(
-        &mut self,
-        lane: LaneId,
-        context: u16,
-        slot: u32,
-        bytes: u64,
-        work: WorkOp,
-        sges: SgeList,
-    ) {
+        entry.posted_bytes += bytes;
         let flight = Flight::Slice {
             op: slot,
             bytes: bytes as u32,
         };
-        self.stage(lane, flight, work, sges);
+        stage_on(entry, lane, self.now_ns, flight, work, sges);
+        self.stats.requests_posted += 1;
+        if ends {
+            Posted::All(bytes)
+        } else {
+            Posted::Part(bytes)
+        }
+    }
+
+    /// Stages the frame of a message, or of the notice behind a write, and with it all of its operation.
+    fn stage_frame(&mut self, lane: LaneId, context: u16, slot: u32, bytes: u64, sges: SgeList) {
+        let flight = Flight::Slice {
+            op: slot,
+            bytes: bytes as u32,
+        };
+        self.stage(lane, flight, WorkOp::Send { immediate: None }, sges);
         let entry = self.lane_mut(lane);
         entry.posted_bytes += bytes;
         entry.contexts[context as usize].posted += 1;
         let op = self.ops.get_mut(slot);
         op.in_flight += 1;
+        op.stage = Stage::Posted;
         if let Target::Memory { import, .. } = op.target {
             self.imports.at_mut(import).in_flight += 1;
         }
-    }
-
-    /// The local memory of the next `bytes` bytes of an operation.
-    fn slice_sges(&self, lane: LaneId, op: &Op, bytes: u64) -> SgeList {
-        let lkey = self.lane(lane).arena.lkey;
-        let mut sges = [Sge::default(); crate::context::ops::MAX_RANGES];
-        let (mut len, mut skip, mut left) = (0, op.posted_bytes, bytes);
-        for range in op.ranges.iter().flatten() {
-            let here = u64::from(range.len).saturating_sub(skip).min(left);
-            if here > 0 {
-                sges[len] = Sge::new(range.address + skip, here as u32, lkey);
-                len += 1;
-                left -= here;
-            }
-            skip = skip.saturating_sub(range.len.into());
-        }
-        assert_eq!(left, 0, "an operation's ranges cover its bytes");
-        SgeList::new(&sges[..len]).expect("two entries fit")
-    }
-
-    fn former_value_sge(&self, lane: LaneId, slot: u32) -> SgeList {
-        let address = self.memory.arena.address() + self.op_slot(slot) as u64;
-        SgeList::one(Sge::new(address, 8, self.lane(lane).arena.lkey))
+        self.pop_queue(lane, context, slot);
     }
 
     /// The header of a frame from a context here to one of the peer. Every frame tells the peer our posted receives.
@@ -385,4 +368,84 @@ impl Core {
             sequence,
         }
     }
+}
+
+/// Adds a request to what a lane has for its device. The caller has seen that there is room.
+#[inline(always)]
+fn stage_on(
+    entry: &mut Lane,
+    lane: LaneId,
+    now_ns: u64,
+    flight: Flight,
+    op: WorkOp,
+    sges: SgeList,
+) -> u64 {
+    if entry.inflight.len() == 0 {
+        entry.backlog.begin(now_ns);
+    }
+    let sequence = entry.inflight.push(flight);
+    let request = WorkRequest::new(work_id(lane, sequence), op, sges).signaled(false);
+    entry.staged.push(request);
+    sequence
+}
+
+/// The request for the next `bytes` bytes of an operation on memory, and its local memory; an atomic's is where the former value lands.
+#[inline(always)]
+fn work_of(
+    op: &Op,
+    remote: Remote,
+    bytes: u64,
+    lkey: Lkey,
+    former: impl Fn() -> SgeList,
+) -> (WorkOp, SgeList) {
+    match op.kind {
+        OpKind::Read => (WorkOp::Read { remote }, slice_sges(op, bytes, lkey)),
+        OpKind::FetchAdd => {
+            let add = op.argument;
+            (WorkOp::FetchAdd { remote, add }, former())
+        }
+        OpKind::CompareSwap => {
+            let (expected, desired) = (op.argument, op.value);
+            let work = WorkOp::CompareSwap {
+                remote,
+                expected,
+                desired,
+            };
+            (work, former())
+        }
+        _ => {
+            let immediate = None;
+            let work = WorkOp::Write { remote, immediate };
+            (work, slice_sges(op, bytes, lkey))
+        }
+    }
+}
+
+/// The local memory of the next `bytes` bytes of an operation.
+#[inline(always)]
+fn slice_sges(op: &Op, bytes: u64, lkey: Lkey) -> SgeList {
+    match &op.ranges[0] {
+        // Nearly always one range has all of them.
+        Some(range) if op.posted_bytes + bytes <= u64::from(range.len) && bytes > 0 => {
+            let address = range.address + op.posted_bytes;
+            SgeList::one(Sge::new(address, bytes as u32, lkey))
+        }
+        _ => slice_of_ranges(op, bytes, lkey),
+    }
+}
+
+fn slice_of_ranges(op: &Op, bytes: u64, lkey: Lkey) -> SgeList {
+    let mut sges = [Sge::default(); MAX_RANGES];
+    let (mut len, mut skip, mut left) = (0, op.posted_bytes, bytes);
+    for range in op.ranges.iter().flatten() {
+        let here = u64::from(range.len).saturating_sub(skip).min(left);
+        if here > 0 {
+            sges[len] = Sge::new(range.address + skip, here as u32, lkey);
+            len += 1;
+            left -= here;
+        }
+        skip = skip.saturating_sub(range.len.into());
+    }
+    assert_eq!(left, 0, "an operation's ranges cover its bytes");
+    SgeList::new(&sges[..len]).expect("two entries fit")
 }

@@ -1,10 +1,7 @@
 //! Received frames: read once into private memory, checked, acted on. A bad one is counted and dropped, and never ends the engine (R12).
 
-use keyfence_pmd::{ReceiveRequest, Sge};
-
 use crate::context::state::{HeldLanding, HeldMessage, Phase};
-use crate::engine::complete::receive_id;
-use crate::engine::state::{Core, RECEIVE_OWNER};
+use crate::engine::state::Core;
 use crate::event::{Event, Message};
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
 use crate::lane::credits::ReceiveWindow;
@@ -24,13 +21,14 @@ impl Core {
         };
         // Any frame is a sign of life.
         entry.silent_ns = 0;
+        let is_up = entry.is_up();
         self.stats.frames_received += 1;
         let frame = HeldFrame { slot, len, buf };
-        let entry = self.lane_mut(lane);
-        if entry.is_up() {
+        if is_up {
             self.take_frame(lane, frame);
             return;
         }
+        let entry = self.lane_mut(lane);
         match entry.greeting.theirs {
             PeerHello::Awaited(_) => self.take_hello(lane, frame),
             // Nothing is read before the hello is admitted.
@@ -40,7 +38,7 @@ impl Core {
 
     /// The first frame of a lane: the peer's hello, or nothing.
     fn take_hello(&mut self, lane: LaneId, frame: HeldFrame) {
-        let (bytes, copied) = copied(&frame);
+        let (bytes, copied) = copied::<MAX_CONTROL_BYTES>(&frame);
         let bytes = &bytes[..copied];
         match wire::decode(bytes) {
             Ok((_, Frame::Hello(_))) if copied == frame.len => {
@@ -60,34 +58,39 @@ impl Core {
 
     /// A frame on a lane that is up, or was when the frame came.
     pub(super) fn take_frame(&mut self, lane: LaneId, frame: HeldFrame) {
-        let (bytes, copied) = copied(&frame);
-        let HeldFrame { slot, len, buf } = frame;
+        let (bytes, copied) = copied::<HEADER_BYTES>(&frame);
         match Header::decode(&bytes[..copied]) {
             Ok((Kind::Message, header)) if self.lane(lane).is_up() => {
                 self.take_lane_credit(lane, header.lane_credit);
-                let message = len - HEADER_BYTES;
+                let message = frame.len - HEADER_BYTES;
                 if let Some(context) = self.admit_message(lane, &header) {
                     let from = self.remote_on(lane, header.src.slot, header.src.generation);
                     self.contexts.get_mut(context).messages.push(HeldMessage {
                         lane,
                         session: from.session,
-                        id: buf.id(),
+                        id: frame.buf.id(),
                     });
-                    self.lane_mut(lane).empty_receives.push(slot);
+                    // Filled again when the lane posts its receives, in this step.
+                    self.lane_mut(lane).empty_receives.push(frame.slot);
                     self.acquaint(context, from);
-                    let message = Message::new(from, buf, HEADER_BYTES, message);
+                    let message = Message::new(from, frame.buf, HEADER_BYTES, message);
                     self.tell(context, Event::Message(message));
-                    self.refill_receives(lane);
                     return;
                 }
             }
-            Ok(_) => match wire::decode(&bytes[..copied]) {
-                Ok((header, frame)) if copied == len => self.frame(lane, &header, &frame),
-                _ => self.stats.frames_malformed += 1,
-            },
+            Ok(_) => self.take_control_frame(lane, &frame),
             Err(_) => self.stats.frames_malformed += 1,
         }
-        self.repost(lane, slot, buf);
+        self.repost(lane, frame.slot, frame.buf);
+    }
+
+    /// Any frame but a message, from a second private copy, of all of it: nothing of the first is used.
+    fn take_control_frame(&mut self, lane: LaneId, frame: &HeldFrame) {
+        let (bytes, copied) = copied::<MAX_CONTROL_BYTES>(frame);
+        match wire::decode(&bytes[..copied]) {
+            Ok((header, decoded)) if copied == frame.len => self.frame(lane, &header, &decoded),
+            _ => self.stats.frames_malformed += 1,
+        }
     }
 
     fn frame(&mut self, lane: LaneId, header: &Header, frame: &Frame<'_>) {
@@ -243,6 +246,7 @@ impl Core {
     }
 
     /// The oldest event of a context, to be told now.
+    #[inline]
     pub(super) fn next_event(&mut self, slot: u16) -> Option<Event> {
         let context = self.contexts.get_mut(slot);
         let event = context.events.pop_front()?;
@@ -264,7 +268,6 @@ impl Core {
         let window = &mut entry.contexts[context as usize].window;
         window.consumed = window.consumed.wrapping_add(1);
         self.credit_if_due(lane, context);
-        self.refill_receives(lane);
     }
 
     fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
@@ -311,56 +314,6 @@ impl Core {
         }
     }
 
-    /// A receive was flushed: its queue pair is in error.
-    pub(super) fn receive_flushed(&mut self, lane: LaneId, slot: u32) {
-        let entry = self.lane_mut(lane);
-        if let Some(buf) = entry.receives.get_mut(slot as usize) {
-            // Not given back yet: only the queue pair's destruction proves that nothing lands in it.
-            entry.flushed_receives += u32::from(buf.is_some());
-        }
-    }
-
-    /// A receive was consumed by something that the runtime never sends, or on a lane that has ended.
-    pub(super) fn receive_unwanted(&mut self, lane: LaneId, slot: u32) {
-        self.stats.frames_refused += 1;
-        let buf = self
-            .lane_mut(lane)
-            .receives
-            .get_mut(slot as usize)
-            .and_then(Option::take);
-        if let Some(buf) = buf {
-            self.repost(lane, slot, buf);
-        }
-    }
-
-    fn repost(&mut self, lane: LaneId, slot: u32, buf: keyfence_mempool::Buf) {
-        let lkey = self.lane(lane).arena.lkey;
-        let sge = Sge::new(buf.address(), self.frame_bytes as u32, lkey);
-        let id = receive_id(lane, slot);
-        let entry = self.lane_mut(lane);
-        // On a lane that has ended nothing is posted, and nothing would come of it: the buffer goes home.
-        if entry.is_sound() {
-            entry.receives[slot as usize] = Some(buf);
-            entry.staged_receives.push(ReceiveRequest { id, sge });
-        }
-    }
-
-    /// Puts buffers into the empty receive slots, as far as the pool has any.
-    pub(super) fn refill_receives(&mut self, lane: LaneId) {
-        while !self.lane(lane).empty_receives.is_empty() {
-            let Some(buf) = self.memory.receives.cache.get(RECEIVE_OWNER) else {
-                self.stats.receive_pool_empty += 1;
-                return;
-            };
-            let slot = self
-                .lane_mut(lane)
-                .empty_receives
-                .pop()
-                .expect("seen above");
-            self.repost(lane, slot, buf);
-        }
-    }
-
     /// Gives back the credits of messages that a context has dropped.
     pub(super) fn sweep_messages(&mut self, context: u16) {
         let mut at = 0;
@@ -393,6 +346,12 @@ impl Core {
     /// A frame of a remote context has come for a context here, which so has to do with it and wants to hear of its end.
     pub(super) fn acquaint(&mut self, context: u16, remote: RemoteContext) {
         let generation = remote.id.generation;
+        let met = |known: &mut RemoteSlot| {
+            known.met == Some(generation) && known.standing(generation) == Standing::Lives
+        };
+        if self.contexts.get(context).met_last(&remote) && self.meetings(&remote).is_some_and(met) {
+            return;
+        }
         self.learn(&remote);
         let Some(known) = self.meetings(&remote) else {
             return;
@@ -485,10 +444,11 @@ impl Core {
     }
 }
 
-/// The start of a frame in private memory, and how much of it that is: read once, since the peer's bytes may change under a second look.
-fn copied(frame: &HeldFrame) -> ([u8; MAX_CONTROL_BYTES], usize) {
-    let mut bytes = [0; MAX_CONTROL_BYTES];
-    let copied = frame.len.min(MAX_CONTROL_BYTES).min(frame.buf.capacity());
+/// The first `N` bytes of a frame in private memory, and how many there are: read once, since the peer's bytes may change under a second look.
+#[inline]
+fn copied<const N: usize>(frame: &HeldFrame) -> ([u8; N], usize) {
+    let mut bytes = [0; N];
+    let copied = frame.len.min(N).min(frame.buf.capacity());
     let read = frame.buf.read_at(0, &mut bytes[..copied]);
     read.expect("the range was just cut to the buffer");
     (bytes, copied)

@@ -389,9 +389,10 @@ impl Core {
     /// Looks at the leases of a few grants.
     pub(super) fn check_leases(&mut self) {
         const GRANTS_A_STEP: u32 = 16;
-        for _ in 0..GRANTS_A_STEP.min(self.grants.capacity()) {
+        let slots = self.grants.touched();
+        for _ in 0..GRANTS_A_STEP.min(slots) {
             let slot = self.lease_cursor;
-            self.lease_cursor = (slot + 1) % self.grants.capacity();
+            self.lease_cursor = if slot + 1 < slots { slot + 1 } else { 0 };
             let Some(grant) = self.grants.in_slot(slot) else {
                 continue;
             };

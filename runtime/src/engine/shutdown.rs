@@ -27,10 +27,15 @@ pub(super) enum Shutdown {
 
 impl<P: DataPath> Lcore<P> {
     /// Closes the next few contexts; whether there were any.
+    #[inline]
     pub(super) fn close_some(&mut self) -> bool {
-        let Shutdown::Closing { next } = self.shutdown else {
-            return false;
-        };
+        match self.shutdown {
+            Shutdown::Closing { next } => self.close_from(next),
+            _ => false,
+        }
+    }
+
+    fn close_from(&mut self, next: u16) -> bool {
         let slots = self.core.contexts.capacity();
         let end = next.saturating_add(CLOSES_A_STEP).min(slots);
         for slot in next..end {
@@ -45,10 +50,14 @@ impl<P: DataPath> Lcore<P> {
     }
 
     /// Tells the control side, once, that no context is left. A slot at rest stays so, since none is opened.
+    #[inline]
     pub(super) fn tell_all_closed(&mut self) {
-        let Shutdown::Waiting { at } = self.shutdown else {
-            return;
-        };
+        if let Shutdown::Waiting { at } = self.shutdown {
+            self.look_for_the_last(at);
+        }
+    }
+
+    fn look_for_the_last(&mut self, at: u16) {
         let slots = self.core.contexts.capacity();
         let end = at.saturating_add(LOOKS_A_STEP).min(slots);
         let at_rest = |slot: &u16| {

@@ -57,6 +57,14 @@ pub struct LcoreMemory {
     pub receives: LcorePool,
 }
 
+impl LcoreMemory {
+    /// Offset in the arena of an operation's slot.
+    #[inline]
+    pub fn op_slot(&self, op: u32) -> usize {
+        self.op_slots + op as usize * OP_SLOT_BYTES
+    }
+}
+
 /// What an lcore asks of its device's [`Caps`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LcoreCaps {
@@ -146,6 +154,8 @@ pub struct Core {
     pub(super) lanes: Vec<Option<Box<Lane>>>,
     /// Which of these exist, a bit each.
     pub(super) lanes_taken: u128,
+    /// How many of them are being drained.
+    pub(super) lanes_draining: u16,
     /// The slot from which on lanes post in this step.
     pub(super) first_lane: u16,
     pub(super) peers: Vec<PeerView>,
@@ -196,6 +206,7 @@ pub struct Core {
 
 impl Core {
     /// The lane in a slot that is known to be taken.
+    #[inline(always)]
     pub(super) fn lane(&self, lane: LaneId) -> &Lane {
         self.lanes[lane.0 as usize]
             .as_deref()
@@ -203,6 +214,7 @@ impl Core {
     }
 
     /// The lane in a slot that is known to be taken, to change.
+    #[inline(always)]
     pub(super) fn lane_mut(&mut self, lane: LaneId) -> &mut Lane {
         self.lanes[lane.0 as usize]
             .as_deref_mut()
@@ -210,6 +222,7 @@ impl Core {
     }
 
     /// The lane that joins context `slot` here to `remote`: both ends compute the same one. A context's operations go by its own slot.
+    #[inline]
     pub(super) fn lane_to(&self, remote: &RemoteContext, slot: u16) -> Option<LaneId> {
         let peer = self.peers.get(remote.peer.0 as usize)?;
         if peer.session != Some(remote.session) {
@@ -240,12 +253,19 @@ impl Core {
     }
 
     /// Lanes that exist, each once, from slot `first` on and then round.
+    #[inline(always)]
     pub(super) fn lane_ids_from(&self, first: u16) -> impl Iterator<Item = LaneId> + use<> {
-        let mut left = self.lanes_taken.rotate_right(first.into());
+        let mut left = self.lanes_taken;
+        if first > 0 {
+            left = left.rotate_right(first.into());
+        }
         core::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
             let slot = left.trailing_zeros() as u16;
-            left &= left.wrapping_sub(1);
-            (slot < 128).then_some(LaneId((slot + first) % 128))
+            left &= left - 1;
+            Some(LaneId((slot + first) % 128))
         })
     }
 
@@ -268,21 +288,28 @@ impl Core {
     }
 
     /// Tells a context something, unless it is past hearing.
+    #[inline(always)]
     pub(super) fn tell(&mut self, slot: u16, event: Event) {
         let context = self.contexts.get_mut(slot);
-        if !matches!(context.phase(), Phase::Live | Phase::Closing) {
-            self.stats.events_unheard += 1;
-            return;
-        }
-        if context.events.len() == context.events_limit {
-            // R9: it was told to listen by back-pressure, and did not; nobody else pays for it.
-            self.stats.contexts_deaf += 1;
-            self.close(slot);
-            return;
+        let hears = matches!(context.phase(), Phase::Live | Phase::Closing);
+        if !hears || context.events.len() == context.events_limit {
+            return self.not_told(slot, hears);
         }
         context.events.push_back(event);
         if !core::mem::replace(&mut context.ready, true) {
             self.ready.push_back(slot);
+        }
+    }
+
+    /// An event has no place: its context is past hearing, or did not listen.
+    #[cold]
+    fn not_told(&mut self, slot: u16, hears: bool) {
+        if hears {
+            // R9: it was told to listen by back-pressure, and did not; nobody else pays for it.
+            self.stats.contexts_deaf += 1;
+            self.close(slot);
+        } else {
+            self.stats.events_unheard += 1;
         }
     }
 
@@ -301,6 +328,7 @@ impl Core {
     }
 
     /// The pool that the buffer at `address` is of.
+    #[inline]
     pub(super) fn pool_of(&self, address: u64) -> Option<u8> {
         self.memory
             .pools
@@ -310,6 +338,7 @@ impl Core {
     }
 
     /// Keeps a buffer from being reused.
+    #[inline(always)]
     pub(super) fn hold(&mut self, pool: u8, id: BufId) {
         if plant::active(Plant::ReuseBeforeFlush) {
             return;
@@ -321,6 +350,7 @@ impl Core {
     }
 
     /// Ends one hold.
+    #[inline(always)]
     pub(super) fn unhold(&mut self, pool: u8, id: BufId) {
         if plant::active(Plant::ReuseBeforeFlush) {
             return;
@@ -332,6 +362,7 @@ impl Core {
     }
 
     /// Keeps the buffers of an operation from being reused.
+    #[inline]
     pub(super) fn hold_ranges(&mut self, ranges: &[Option<LocalRange>]) {
         if plant::active(Plant::OwnOpsForgotten) {
             return;
@@ -342,6 +373,7 @@ impl Core {
     }
 
     /// Ends the holds of an operation.
+    #[inline]
     pub(super) fn unhold_ranges(&mut self, ranges: &[Option<LocalRange>]) {
         if plant::active(Plant::OwnOpsForgotten) {
             return;
@@ -358,7 +390,7 @@ impl Core {
 
     /// Offset in the arena of an operation's slot.
     pub(super) fn op_slot(&self, op: u32) -> usize {
-        self.memory.op_slots + op as usize * OP_SLOT_BYTES
+        self.memory.op_slot(op)
     }
 
     /// Offset in the arena of the frame slot of a request on a lane.

@@ -218,7 +218,7 @@ impl Context<'_> {
         self.must_be_live()?;
         let (ranges, mut bytes) = self.local_ranges(local)?;
         let entry = match self.core.imports.get(import) {
-            Some(entry) if entry.context == self.slot => *entry,
+            Some(entry) if entry.context == self.slot => entry,
             _ => {
                 self.core.stats.stale_names += 1;
                 return Err(SubmitError::NoSuchImport);
@@ -249,7 +249,8 @@ impl Context<'_> {
         if wanted.atomic && !address.is_multiple_of(8) {
             return Err(SubmitError::Misaligned { address });
         }
-        if !self.core.lane(entry.lane).is_up() {
+        let lane = entry.lane;
+        if !self.core.lane(lane).is_up() {
             return Err(SubmitError::NoSession);
         }
         let target = Target::Memory {
@@ -258,18 +259,26 @@ impl Context<'_> {
             rkey: entry.rkey,
             owner: entry.owner,
         };
-        self.accept(draft, entry.lane, target, ranges, bytes)?;
+        self.accept(draft, lane, target, ranges, bytes)?;
         Ok(())
     }
 
+    /// Whether it has neither been closed nor ended.
+    #[inline]
+    pub(super) fn is_live(&self) -> bool {
+        self.core.contexts.get(self.slot).is_live()
+    }
+
+    #[inline]
     fn must_be_live(&self) -> Result<(), SubmitError> {
-        if self.core.contexts.get(self.slot).is_live() {
+        if self.is_live() {
             Ok(())
         } else {
             Err(SubmitError::ContextClosed)
         }
     }
 
+    #[inline(always)]
     fn local_ranges(
         &self,
         local: &[Local<'_>],
@@ -282,7 +291,7 @@ impl Context<'_> {
         }
         let mut ranges = [None; MAX_RANGES];
         let mut bytes = 0;
-        for (range, local) in ranges.iter_mut().zip(local) {
+        for (at, local) in local.iter().enumerate() {
             let Range { start, end } = local.range;
             let buffer_bytes = local.buf.capacity();
             if start > end || end > buffer_bytes || end - start > u32::MAX as usize {
@@ -297,7 +306,7 @@ impl Context<'_> {
                 .owned_pool(self.slot, local.buf)
                 .ok_or(SubmitError::ForeignBuffer)?;
             bytes += (end - start) as u64;
-            *range = Some(LocalRange {
+            ranges[at] = Some(LocalRange {
                 buf: local.buf.id(),
                 pool,
                 address: local.buf.address() + start as u64,
@@ -308,6 +317,7 @@ impl Context<'_> {
     }
 
     /// Enters an operation in the books and puts it into its queue. Every check but the limits was made.
+    #[inline(always)]
     fn accept(
         &mut self,
         draft: Draft,
@@ -321,7 +331,23 @@ impl Context<'_> {
         if bytes > most {
             return Err(SubmitError::TooLarge { len: bytes, most });
         }
-        let op = Op {
+        let receiver = target.receiver(draft.kind);
+        if let Some(to) = receiver {
+            self.core.admit_message_to(lane, self.slot, to)?;
+        }
+        if let Err(error) = self.core.admit_op(self.slot, bytes) {
+            self.core.contexts.get_mut(self.slot).wants_writable = true;
+            self.core.stats.submits_refused += 1;
+            return Err(error.into());
+        }
+        if let Some(to) = receiver {
+            self.core.keep_credit(lane, to);
+        }
+        self.core.hold_ranges(&ranges);
+        if let Target::Memory { import, .. } = target {
+            self.core.imports.at_mut(import).users += 1;
+        }
+        let inserted = self.core.ops.insert(Op {
             context: self.slot,
             token: draft.token,
             kind: draft.kind,
@@ -337,23 +363,9 @@ impl Context<'_> {
             argument: draft.argument,
             value: draft.value,
             next: NIL,
-        };
-        if let Some(to) = op.receiver() {
-            self.core.admit_message_to(lane, self.slot, to)?;
-        }
-        if let Err(error) = self.core.admit_op(self.slot, bytes) {
-            self.core.contexts.get_mut(self.slot).wants_writable = true;
-            self.core.stats.submits_refused += 1;
-            return Err(error.into());
-        }
-        self.core.keep_credit(&op);
-        let inserted = self.core.ops.insert(op);
+        });
         let op = inserted.expect("the lcore's gauge bounds the slab");
-        self.core.hold_ranges(&ranges);
-        if let Target::Memory { import, .. } = target {
-            self.core.imports.at_mut(import).users += 1;
-        }
-        self.core.enqueue(op);
+        self.core.enqueue(lane, self.slot, op);
         self.core.stats.ops_submitted += 1;
         Ok(op)
     }
@@ -392,33 +404,36 @@ impl Core {
     }
 
     /// Takes the place of one operation in all gauges, or in none.
+    #[inline(always)]
     fn admit_op(&mut self, slot: u16, bytes: u64) -> Result<(), LimitError> {
         let quota = &mut self.contexts.get_mut(slot).quota;
-        quota.ops.take(1)?;
-        if let Err(error) = quota.bytes.take(bytes) {
-            quota.ops.give(1);
-            return Err(error);
+        let own = quota.ops.fits(1) & quota.bytes.fits(bytes);
+        if !(own & self.ops_in_flight.fits(1) & self.bytes_in_flight.fits(bytes)) {
+            return self.refuse_op(slot, bytes);
         }
-        let shared = self.ops_in_flight.take(1).and_then(|()| {
-            self.bytes_in_flight
-                .take(bytes)
-                .inspect_err(|_| self.ops_in_flight.give(1))
-        });
-        if let Err(error) = shared {
-            quota.ops.give(1);
-            quota.bytes.give(bytes);
-            // It may have no operation of its own whose end would tell it.
-            let wanted = &mut self.contexts.get_mut(slot).wants_room;
-            if !core::mem::replace(wanted, true) {
-                self.wants_room.push_back(slot);
-            }
-            return Err(error);
-        }
+        quota.ops.add(1);
+        quota.bytes.add(bytes);
+        self.ops_in_flight.add(1);
+        self.bytes_in_flight.add(bytes);
         Ok(())
     }
 
-    fn enqueue(&mut self, op: u32) {
-        let Op { lane, context, .. } = *self.ops.get(op);
+    /// Names the first gauge that an operation does not fit.
+    #[cold]
+    fn refuse_op(&mut self, slot: u16, bytes: u64) -> Result<(), LimitError> {
+        let context = self.contexts.get_mut(slot);
+        context.quota.ops.admits(1)?;
+        context.quota.bytes.admits(bytes)?;
+        // It may have no operation of its own whose end would tell it.
+        if !core::mem::replace(&mut context.wants_room, true) {
+            self.wants_room.push_back(slot);
+        }
+        self.ops_in_flight.admits(1)?;
+        self.bytes_in_flight.admits(bytes)
+    }
+
+    #[inline(always)]
+    fn enqueue(&mut self, lane: LaneId, context: u16, op: u32) {
         let lane = self.lanes[lane.0 as usize]
             .as_deref_mut()
             .expect("checked by the caller");
@@ -429,6 +444,7 @@ impl Core {
     }
 
     /// The pool of a buffer that belongs to the context.
+    #[inline(always)]
     pub(super) fn owned_pool(&self, slot: u16, buf: &Buf) -> Option<u8> {
         let pool = self.pool_of(buf.address())?;
         (buf.owner() == self.owner_tag(slot)).then_some(pool)

@@ -31,6 +31,8 @@ pub struct Timers {
     /// By [`Timer::place`].
     places: Box<[Place]>,
     queues: [Queue; 4],
+    /// The earliest deadline of all: what a step without an expired timer looks at.
+    due_ns: u64,
 }
 
 impl Timers {
@@ -50,7 +52,14 @@ impl Timers {
         Self {
             places: vec![place; places].into_boxed_slice(),
             queues: [queue; 4],
+            due_ns: u64::MAX,
         }
+    }
+
+    /// When the next timer expires; never, if none is armed.
+    #[inline]
+    pub fn due_ns(&self) -> u64 {
+        self.due_ns
     }
 
     /// Arms a timer; one that is armed already gets the new deadline, which is not before that of any other of its kind.
@@ -62,6 +71,7 @@ impl Timers {
         if last == NIL {
             queue.first = at as u32;
             queue.due_ns = deadline_ns;
+            self.due_ns = self.due_ns.min(deadline_ns);
         } else {
             let last = &mut self.places[last as usize];
             assert!(
@@ -100,6 +110,8 @@ impl Timers {
         }
         let first = self.places.get(queue.first as usize);
         queue.due_ns = first.map_or(u64::MAX, |first| first.deadline_ns);
+        let due_ns = self.queues.iter().map(|queue| queue.due_ns).min();
+        self.due_ns = due_ns.expect("there are kinds of timers");
     }
 
     /// The timer of an epoch that is armed, and its deadline.
@@ -151,12 +163,17 @@ mod tests {
             Some((Timer::Final(Epoch(3)), 50))
         );
         assert_eq!(timers.of_epoch(Epoch(4)), None);
+        assert_eq!(timers.due_ns(), 10);
         assert_eq!(timers.expired(9), None);
         assert_eq!(timers.expired(40), Some(Timer::Fence(Epoch(2))));
         assert_eq!(timers.of_epoch(Epoch(2)), None);
+        assert_eq!(timers.due_ns(), 20);
         assert_eq!(timers.expired(40), Some(Timer::FlushInterval));
+        assert_eq!(timers.due_ns(), 30);
         timers.disarm(Timer::Fence(Epoch(1)));
+        assert_eq!(timers.due_ns(), 50);
         assert_eq!(timers.expired(u64::MAX), Some(Timer::Final(Epoch(3))));
+        assert_eq!(timers.due_ns(), u64::MAX);
         assert_eq!(timers.expired(u64::MAX), None);
     }
 

@@ -49,6 +49,13 @@ impl Core {
         }
     }
 
+    /// Whether anything is to be zeroed.
+    #[inline]
+    pub(super) fn is_zeroing(&self) -> bool {
+        let zeroing = self.zeroing.as_ref();
+        zeroing.is_some_and(|zeroing| !zeroing.waiting.is_empty())
+    }
+
     /// Zeroes what one step may, and gives back what is done.
     pub(super) fn zero_some(&mut self) -> bool {
         let Some(zeroing) = &mut self.zeroing else {

@@ -82,12 +82,14 @@ impl Imports {
     }
 
     /// The import named `id`, unless the name is stale.
+    #[inline]
     pub fn get(&self, id: ImportId) -> Option<&ImportEntry> {
         let (generation, import) = self.slots.get(id.slot as usize)?;
         import.as_ref().filter(|_| *generation == id.generation)
     }
 
     /// The import in `slot`; it must be there.
+    #[inline]
     pub fn at(&self, slot: u32) -> &ImportEntry {
         self.visited();
         self.slots[slot as usize]
@@ -97,6 +99,7 @@ impl Imports {
     }
 
     /// The import in `slot`, to change; it must be there.
+    #[inline]
     pub fn at_mut(&mut self, slot: u32) -> &mut ImportEntry {
         self.visited();
         self.slots[slot as usize]
@@ -138,6 +141,7 @@ impl Imports {
         self.by_context.next(slot)
     }
 
+    #[inline]
     fn visited(&self) {
         #[cfg(test)]
         self.visits.set(self.visits.get() + 1);

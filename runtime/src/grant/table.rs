@@ -45,6 +45,8 @@ pub struct Grant {
 pub struct Grants {
     slots: Vec<(u32, Option<Grant>)>,
     free: Vec<u32>,
+    /// Slots from here on were never used.
+    touched: u32,
     /// Entries looked at.
     #[cfg(test)]
     pub visits: core::cell::Cell<u64>,
@@ -56,6 +58,7 @@ impl Grants {
         Self {
             slots: vec![(0, None); capacity as usize],
             free: (0..capacity).rev().collect(),
+            touched: 0,
             #[cfg(test)]
             visits: core::cell::Cell::new(0),
         }
@@ -71,6 +74,7 @@ impl Grants {
         );
         *generation += 1;
         *entry = Some(grant);
+        self.touched = self.touched.max(slot + 1);
         Some(GrantId {
             slot,
             generation: *generation,
@@ -143,6 +147,11 @@ impl Grants {
     fn visited(&self) {
         #[cfg(test)]
         self.visits.set(self.visits.get() + 1);
+    }
+
+    /// Slots that were ever used: none from here on holds a grant.
+    pub fn touched(&self) -> u32 {
+        self.touched
     }
 
     /// Slots of the table.

@@ -43,7 +43,9 @@ pub enum Flight {
 /// ([`SEQUENCE_MASK`]), and what is posted lies close enough together for these to name one request.
 #[derive(Debug)]
 pub struct Inflight {
+    /// A power of two, so that a place costs no division.
     ring: Box<[Flight]>,
+    depth: u64,
     first: u64,
     next: u64,
     /// Behind the last request that has failed: completions come in order and each failure gives one, so nothing comes of what is before.
@@ -57,7 +59,8 @@ impl Inflight {
     pub fn new(depth: usize) -> Self {
         assert!(depth > 0, "a lane posts at least one request");
         Self {
-            ring: vec![Flight::Frame; depth].into_boxed_slice(),
+            ring: vec![Flight::Frame; depth.next_power_of_two()].into_boxed_slice(),
+            depth: depth as u64,
             first: 0,
             next: 0,
             reported: 0,
@@ -66,11 +69,13 @@ impl Inflight {
     }
 
     /// Requests that may still be posted.
+    #[inline]
     pub fn room(&self) -> usize {
-        self.ring.len() - self.len()
+        (self.depth - (self.next - self.first)) as usize
     }
 
     /// Requests posted and not proven executed.
+    #[inline]
     pub fn len(&self) -> usize {
         (self.next - self.first) as usize
     }
@@ -103,6 +108,7 @@ impl Inflight {
     }
 
     /// Notes a request as posted.
+    #[inline]
     pub fn push(&mut self, flight: Flight) -> u64 {
         assert!(self.room() > 0, "a full send queue is seen before the post");
         let sequence = self.next;
@@ -113,12 +119,14 @@ impl Inflight {
 
     /// Takes the oldest request that the success of the one with these low bits proves executed; `None` when all are taken or no such one
     /// is posted.
+    #[inline]
     pub fn take_proven(&mut self, low: u64) -> Option<(u64, Flight)> {
         self.posted(low)?;
         self.take_first()
     }
 
     /// Takes the oldest request, proven by other means: the destruction of its queue pair.
+    #[inline]
     pub fn take_first(&mut self) -> Option<(u64, Flight)> {
         if self.first == self.next {
             return None;
@@ -129,13 +137,15 @@ impl Inflight {
     }
 
     /// The number in the books that has these low bits.
+    #[inline]
     fn posted(&self, low: u64) -> Option<u64> {
         let ahead = low.wrapping_sub(self.first) & SEQUENCE_MASK;
         (ahead < self.len() as u64).then(|| self.first + ahead)
     }
 
+    #[inline]
     fn index(&self, sequence: u64) -> usize {
-        (sequence % self.ring.len() as u64) as usize
+        sequence as usize & (self.ring.len() - 1)
     }
 }
 

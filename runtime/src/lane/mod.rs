@@ -8,6 +8,8 @@ pub mod queue;
 pub mod reminders;
 pub mod remote;
 pub mod senders;
+#[cfg(test)]
+mod tests;
 pub mod windows;
 
 use std::collections::VecDeque;
@@ -308,12 +310,20 @@ impl Lane {
         (self.inflight.first(), self.posted_bytes)
     }
 
+    /// Whether so many bytes more may be posted: what is posted must run down within the fence timeout.
+    #[inline]
+    pub fn has_room_for(&self, bytes: u64, most: u64) -> bool {
+        self.posted_bytes == 0 || self.posted_bytes + bytes <= most
+    }
+
     /// Whether operations may be posted on it.
+    #[inline]
     pub fn is_up(&self) -> bool {
         self.phase == LanePhase::Up
     }
 
     /// Whether it still works or will: it has not broken.
+    #[inline]
     pub fn is_sound(&self) -> bool {
         matches!(
             self.phase,
@@ -323,12 +333,14 @@ impl Lane {
 
     /// Whether a quarter of the receives is posted again and the peer was not told. A notice takes a receive itself: of one alone two lanes
     /// would tell each other for ever.
+    #[inline]
     pub fn has_receives_to_tell(&self) -> bool {
         let untold = self.receives_posted.wrapping_sub(self.receives_announced);
         untold as usize >= (self.receives.len() / 4).max(2)
     }
 
     /// Whether no request, answer, notice, invalidation or deregistration waits, and no context's operation or refused sender.
+    #[inline]
     pub fn has_nothing_to_post(&self) -> bool {
         self.turns.is_empty()
             && self.control.is_empty()
@@ -339,7 +351,18 @@ impl Lane {
             && !self.has_receives_to_tell()
     }
 
+    /// Whether a visit would find nothing to do: nothing to post, no receive to post or to find a buffer for, nobody to greet.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        self.phase == LanePhase::Up
+            && self.staged.is_empty()
+            && self.staged_receives.is_empty()
+            && self.empty_receives.is_empty()
+            && self.has_nothing_to_post()
+    }
+
     /// Puts a context into the turn queue, once.
+    #[inline]
     pub fn enqueue_turn(&mut self, context: u16) {
         let on_lane = &mut self.contexts[context as usize];
         if !on_lane.queued {
@@ -405,68 +428,5 @@ impl Lane {
         let depth = self.peer_receive_depth;
         let room = self.credits.room_for(Class::Message, depth);
         room.saturating_sub(self.promised)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use keyfence_pmd::{Lkey, RegionId, Rkey, WindowId};
-
-    use super::*;
-
-    pub(super) fn lane() -> Lane {
-        let window = |id| Window {
-            id: WindowId(id),
-            rkey: Rkey(id << 8),
-        };
-        let setup = LaneSetup {
-            qp: QpId(0),
-            peer: PeerId(0),
-            session: SessionId(0),
-            number: 0,
-            peer_lcore: LcoreId(0),
-            arena: Region {
-                id: RegionId(0),
-                lkey: Lkey(0),
-                rkey: Rkey(0),
-            },
-            windows: (0..2).map(window).collect(),
-            sizes: LaneSizes {
-                send_depth: 8,
-                receive_depth: 8,
-                contexts: 8,
-                fences: 1,
-                requests: 1,
-                lookups: 1,
-                answers: 1,
-            },
-        };
-        let mut lane = Lane::new(setup, 0);
-        lane.peer_receive_depth = 8;
-        lane
-    }
-
-    #[test]
-    fn r5_a_lanes_credit_is_kept_for_who_is_woken_by_it() {
-        let mut lane = lane();
-        for context in 0..4 {
-            lane.starved.push(context);
-        }
-        // Of eight receives four are left to the classes above.
-        lane.credits = SendCredits::new(4 + 3);
-        assert_eq!(lane.free_message_credits(), 3);
-        lane.wake_starved(1);
-        lane.wake_starved(2);
-        assert_eq!(lane.free_message_credits(), 0);
-        assert_eq!((lane.turns.len(), lane.starved.len()), (2, 2));
-        assert!(!lane.spend_message_credit(5), "others waited longer");
-        assert!(lane.spend_message_credit(0));
-        assert!(!lane.spend_message_credit(0), "the others are not its");
-        assert!(lane.spend_message_credit(1));
-        // The other one it has no use for.
-        lane.end_promise(1);
-        lane.end_promise(0);
-        assert!(lane.spend_message_credit(5));
-        assert_eq!((lane.promised, lane.free_message_credits()), (0, 0));
     }
 }
