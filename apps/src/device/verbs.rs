@@ -6,7 +6,6 @@ use anyhow::{Context, bail};
 use keyfence::EngineBuilder;
 use keyfence::config::{KeyMode, VerbsConfig as Settings};
 use keyfence::pmd::Control;
-use keyfence::pmd::probe;
 use keyfence::pmd::verbs::{KnownCaps, VerbsConfig, VerbsDevice, self_test};
 
 /// The adapter, opened for each engine and sized for it; and the engines, told how their keys are made. Tests the adapter first if that is left to it.
@@ -46,12 +45,10 @@ fn tested(settings: &Settings, host: Option<IpAddr>) -> anyhow::Result<(KeyMode,
     tracing::info!("key_mode \"auto\": testing the adapter, some seconds");
     let learned = self_test(&path(settings), host)?;
     let choice = learned.choose();
-    let mode = match choice.mode {
-        Some(probe::KeyMode::Window) => KeyMode::Window,
-        Some(probe::KeyMode::Region) => KeyMode::Region,
-        None => bail!("no key mode: {}", choice.reason),
+    let Some(mode) = choice.mode else {
+        bail!("no key mode: {}", choice.reason);
     };
-    tracing::info!("key_mode {mode:?}: {}", choice.reason);
+    tracing::info!("key_mode \"{}\": {}", mode.name(), choice.reason);
     Ok((mode, learned.known))
 }
 

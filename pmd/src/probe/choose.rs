@@ -4,11 +4,12 @@ use super::check::Check;
 use super::{Finding, Verdict, verdict_of};
 
 /// How a grant's key is made.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KeyMode {
-    /// A type-2B window a grant, bound and invalidated through the send queue.
+    /// `"window"`: a type-2B memory window a grant, bound and invalidated through the send queue.
+    #[default]
     Window,
-    /// A region a grant, in a protection domain a peer.
+    /// `"region"`: a memory region a grant, in a protection domain a peer.
     Region,
 }
 

@@ -3,6 +3,7 @@
 use super::reader::{Item, Key, Kind, refuse};
 use super::report::{Path, Report};
 use super::value;
+pub use keyfence_pmd::probe::KeyMode;
 
 /// How an adapter is opened, and how its queue pairs are set up.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,16 +27,6 @@ pub struct VerbsConfig {
     /// `key_mode`: how a grant's key is made. `None` (`"auto"` in the file): the reading program decides by a self-test of the adapter, before it
     /// builds the engine ([`EngineBuilder::key_mode`](crate::EngineBuilder::key_mode)).
     pub key_mode: Option<KeyMode>,
-}
-
-/// How a grant's key is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum KeyMode {
-    /// `"window"`: a type-2B memory window, bound and invalidated through the send queue.
-    #[default]
-    Window,
-    /// `"region"`: a memory region a grant, in a protection domain a peer.
-    Region,
 }
 
 impl Default for VerbsConfig {
