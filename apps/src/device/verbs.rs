@@ -18,6 +18,11 @@ pub fn devices(
         Some(named) => (named, KnownCaps::default()),
         None => tested(settings, host).context("device verbs")?,
     };
+    let told = builders
+        .into_iter()
+        .map(|builder| builder.key_mode(key_mode));
+    // What a device must have room for goes by the key mode.
+    let builders: Vec<_> = told.collect();
     let open = |builder: &EngineBuilder| {
         let config = VerbsConfig {
             known,
@@ -34,10 +39,7 @@ pub fn devices(
              key_mode \"auto\" tests it, `keyfence probe` shows what it does"
         );
     }
-    let told = builders
-        .into_iter()
-        .map(|builder| builder.key_mode(key_mode));
-    Ok((told.collect(), devices))
+    Ok((builders, devices))
 }
 
 /// What a self-test finds of the adapter, and the key mode that follows.
