@@ -141,6 +141,8 @@ impl Domain {
     }
 
     fn not_registered(&mut self, holder: Holder, error: &ControlError) -> KeyRefusal {
+        // The refusal has less to say.
+        tracing::warn!(%error, "a grant's region was not registered");
         let why = KeyRefusal::of(error);
         if why == KeyRefusal::Late {
             let (standing, value) = (Standing::Unnamed, None);
