@@ -237,7 +237,7 @@ fn r12_frames_about_the_objects_of_others_change_nothing() {
 
 #[test]
 fn r12_a_key_opens_nothing_on_another_lane_or_beyond_its_range() {
-    // A region's key works on every lane of its session: it is kept from other peers (`in_region_mode/keys.rs`).
+    // A region's key works on every lane of its session: it is kept from other peers (`in_region_mode/domains.rs`).
     for beyond in [false, true]
         .into_iter()
         .filter(|beyond| *beyond || !REGIONS)

@@ -74,7 +74,7 @@ fn r8_without_an_acknowledgement_the_key_is_ended_but_its_window_is_not_reused()
     );
     assert_eq!(duel.ledger.all_live_keys(), 0);
     assert_eq!(duel.side.parked(), 1);
-    // In key mode `region` there is no window to wait for: values are kept apart (`regions.rs`).
+    // In key mode `region` there is no window to wait for: values are kept apart (`in_region_mode/domains.rs`).
     assert!(
         REGIONS
             || matches!(
