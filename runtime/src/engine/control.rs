@@ -20,6 +20,10 @@ use crate::ids::{LaneId, LcoreId};
 use crate::random::{Random, mix};
 use crate::session::{AdmissionStats, JoinRefusal};
 
+/// What is taken in a turn from one lcore, and of the device's events, at most. What an lcore reports may take a call of the device (each key in key mode
+/// `region` takes two), and lcores report while that goes on: without an end the other lcores, and the caller, would wait for ever (R5, R6).
+const A_TURN: usize = 64;
+
 /// The control side's ends of the rings to one lcore.
 pub(super) struct LcorePort {
     commands: Producer<Command>,
@@ -48,14 +52,10 @@ impl LcorePort {
         }
     }
 
-    /// Whether the lcore has died since the last call.
-    fn just_died(&mut self) -> bool {
-        // Acquire: pairs with the notice's release, so that what the lcore reported before it died is taken first.
-        if self.death_told || !self.died.load(Ordering::Acquire) {
-            return false;
-        }
-        self.death_told = true;
-        true
+    /// Whether the lcore has died, and that is still to be told.
+    fn has_died(&self) -> bool {
+        // Acquire: pairs with the notice's release, so that all that the lcore reported before it died is there to be taken.
+        !self.death_told && self.died.load(Ordering::Acquire)
     }
 
     /// Sends a command, or queues it in order.
@@ -156,28 +156,45 @@ impl<D: Device> ControlSide<D> {
         }
     }
 
-    /// Does the control work that is due. Returns whether there was any: not while all that is left waits for its time.
+    /// Does a turn of the control work that is due. Returns whether there was any: not while all that is left waits for its time.
     pub fn run(&mut self, now_ns: u64) -> bool {
         self.now_ns = self.now_ns.max(now_ns);
         let mut any = self.call_again();
-        while let Some(event) = self.device.poll_event() {
-            any = true;
-            self.device_event(event);
-        }
+        any |= self.take_events();
         for lcore in 0..self.ports.len() {
-            let id = LcoreId(lcore as u16);
-            let died = self.ports[lcore].just_died();
-            while let Some(message) = self.ports[lcore].inbox.pop() {
-                any = true;
-                self.obey(id, message);
-            }
-            self.ports[lcore].flush();
-            if died {
-                any = true;
-                self.events.push_back(EngineEvent::LcoreDied(id));
-            }
+            any |= self.take_reports(LcoreId(lcore as u16));
         }
         any | self.join_due()
+    }
+
+    fn take_events(&mut self) -> bool {
+        for taken in 0..A_TURN {
+            let Some(event) = self.device.poll_event() else {
+                return taken > 0;
+            };
+            self.device_event(event);
+        }
+        true
+    }
+
+    fn take_reports(&mut self, id: LcoreId) -> bool {
+        let lcore = id.0 as usize;
+        let died = self.ports[lcore].has_died();
+        let mut taken = 0;
+        while taken < A_TURN
+            && let Some(message) = self.ports[lcore].inbox.pop()
+        {
+            taken += 1;
+            self.obey(id, message);
+        }
+        self.ports[lcore].flush();
+        // What it reported before comes first.
+        let told = died && taken < A_TURN;
+        if told {
+            self.ports[lcore].death_told = true;
+            self.events.push_back(EngineEvent::LcoreDied(id));
+        }
+        told || taken > 0
     }
 
     fn obey(&mut self, lcore: LcoreId, message: ToControl) {

@@ -132,7 +132,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Does the control work that is due: connections, deallocations, the ends of queue pairs; takes what the lcores report. Call it in a loop from
-    /// one thread, all the time that lcores run: nothing of it is done elsewhere. Returns whether there was any work.
+    /// one thread, all the time that lcores run: nothing of it is done elsewhere. Returns whether there was any work; more may be left, since one call does a
+    /// bounded part of it.
     pub fn control(&mut self, now_ns: u64) -> bool {
         self.control.run(now_ns)
     }

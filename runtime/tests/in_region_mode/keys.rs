@@ -143,6 +143,33 @@ fn r7_a_registration_that_is_refused_ends_the_grant_with_the_reason_and_the_book
     }
 }
 
+/// Each key is a call of the device, and lcores ask for more while they are made.
+#[test]
+fn r5_r6_a_turn_of_the_control_side_ends_however_many_keys_are_asked_for() {
+    const KEYS: u32 = 200;
+    let [holder, owner] = [(); 2].map(|()| {
+        let mut part = Part::quiet();
+        part.limits.context.grants = KEYS;
+        part.limits.context.imports = KEYS;
+        part
+    });
+    let mut court = Court::new(holder, owner);
+    let scene = Scene::new(&mut court.pair);
+    let to = scene.holder_id;
+    scene.owner.act(move |cx| {
+        let buf = cx.alloc(4096).unwrap();
+        for _ in 0..KEYS {
+            cx.grant(&buf, 0..64, Rights::ALL, to, Lease::None).unwrap();
+        }
+    });
+    let switches = court.right_switches.clone();
+    let keys = || switches.regions.load(Ordering::Relaxed) - 1;
+    court.pair.step();
+    assert!((1..u64::from(KEYS)).contains(&keys()), "{} keys", keys());
+    court.pair.until(|_| keys() == u64::from(KEYS));
+    court.acquit();
+}
+
 #[test]
 fn r3_a_late_deregistration_is_made_again_and_proves_nothing_before_it_returns() {
     for effect in [ControlEffect::Late, ControlEffect::LateButDone] {
