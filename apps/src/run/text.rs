@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use keyfence::config::show_bytes;
 
 use super::scene::ArenaFacts;
-use crate::report::{Latency, OpReport, RunReport};
+use crate::report::{Latency, LcoreReport, OpReport, RunReport};
 
 /// The text; what fell back is named in it too.
 pub fn of(report: &RunReport, facts: &str, arenas: &[ArenaFacts]) -> String {
@@ -35,8 +35,13 @@ fn write(text: &mut String, report: &RunReport, facts: &str, arenas: &[ArenaFact
     for lcore in &report.lcores {
         writeln!(
             text,
-            "lcore {}.{} on CPU {}: {} steps, {} operations",
-            lcore.engine, lcore.lcore, lcore.cpu, lcore.steps, lcore.ops
+            "lcore {}.{} on CPU {}: {} steps, {} operations{}",
+            lcore.engine,
+            lcore.lcore,
+            lcore.cpu,
+            lcore.steps,
+            lcore.ops,
+            stalls(lcore)
         )?;
     }
     writeln!(
@@ -47,6 +52,18 @@ fn write(text: &mut String, report: &RunReport, facts: &str, arenas: &[ArenaFact
     operations(text, report)?;
     reclaims(text, report)?;
     checks(text, report)
+}
+
+/// What a machine that others use did to an lcore: latencies are to be read with it.
+fn stalls(lcore: &LcoreReport) -> String {
+    if lcore.stalls == 0 {
+        return String::new();
+    }
+    format!(
+        "; kept from running {} times for longer than step_max, the longest {} ms",
+        lcore.stalls,
+        lcore.longest_pause_ns / 1_000_000
+    )
 }
 
 fn operations(text: &mut String, report: &RunReport) -> fmt::Result {

@@ -57,7 +57,8 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
     if !seen.interrupted {
         let minima = &config.load.as_ref().expect("checked before").minima;
         verdict.apply_minima(minima, seen);
-        verdict.apply_shares(minima.share_percent, board);
+        let short_life_ns = config.timeouts.fence_timeout_ns;
+        verdict.apply_shares(minima.share_percent, short_life_ns, board);
     }
     if verdict.caught_by.is_empty() && !verdict.errors.is_empty() {
         verdict.caught_by.push("run".into());
@@ -267,8 +268,9 @@ impl Verdict {
         self.errors.push(format!("load.{name}: {text}"));
     }
 
-    /// Each worker's operations against an equal share of its phase, for as much of it as it lived.
-    fn apply_shares(&mut self, least_percent: f64, board: &Board) {
+    /// Each worker's operations against an equal share of its phase, for as much of it as it lived. One that lived no longer than a fence may have waited for that
+    /// alone: its partner's name is free when the one before is reclaimed.
+    fn apply_shares(&mut self, least_percent: f64, short_life_ns: u64, board: &Board) {
         for side in &board.sides {
             let tally = side.tally();
             for (phase, name) in PHASES.iter().enumerate() {
@@ -277,7 +279,7 @@ impl Verdict {
                     .iter()
                     .filter(|share| share.phase == phase)
                     .collect();
-                if let Some((share, percent)) = unfair(&shares, least_percent) {
+                if let Some((share, percent)) = unfair(&shares, least_percent, short_life_ns) {
                     let text = format!(
                         "worker {} has {percent:.2} % of an equal share of the {name} phase ({} operations in {} ms)",
                         share.member,
@@ -294,11 +296,13 @@ impl Verdict {
     }
 }
 
-/// A life shorter than this says nothing: it takes some time to find a partner and to fill the buffers.
-const SHORT_LIFE_NS: u64 = 500_000_000;
-
-/// The worker with the least share, if it is below `least_percent`. A share that would be less than one operation is not asked for.
-fn unfair<'a>(shares: &[&'a Share], least_percent: f64) -> Option<(&'a Share, f64)> {
+/// The worker with the least share, if it is below `least_percent`. A share that would be less than one operation is not asked for, and a life shorter than
+/// `short_life_ns` says nothing.
+fn unfair<'a>(
+    shares: &[&'a Share],
+    least_percent: f64,
+    short_life_ns: u64,
+) -> Option<(&'a Share, f64)> {
     let ops: u64 = shares.iter().map(|share| share.ops).sum();
     let lived: u64 = shares.iter().map(|share| share.lived_ns).sum();
     let percent = |share: &Share| {
@@ -306,7 +310,7 @@ fn unfair<'a>(shares: &[&'a Share], least_percent: f64) -> Option<(&'a Share, f6
         (equal, 100.0 * share.ops as f64 / equal)
     };
     let judged = shares.iter().filter(|share| {
-        share.lived_ns >= SHORT_LIFE_NS && percent(share).0 * least_percent >= 100.0
+        share.lived_ns >= short_life_ns && percent(share).0 * least_percent >= 100.0
     });
     let least = judged.min_by(|a, b| percent(a).1.total_cmp(&percent(b).1))?;
     let (_, percent) = percent(least);
@@ -329,11 +333,12 @@ mod tests {
     #[test]
     fn a_share_is_judged_by_how_long_its_worker_lived() {
         let (fair, late, starved) = (share(100_000, 1000), share(25_000, 500), share(500, 1000));
-        assert!(unfair(&[&fair, &fair, &late], 1.0).is_none());
-        let (worst, percent) = unfair(&[&fair, &fair, &starved], 1.0).expect("below 1 %");
+        assert!(unfair(&[&fair, &fair, &late], 1.0, 500_000_000).is_none());
+        let (worst, percent) =
+            unfair(&[&fair, &fair, &starved], 1.0, 500_000_000).expect("below 1 %");
         assert_eq!(worst.ops, 500);
         assert!(percent < 1.0, "{percent}");
         let newborn = share(0, 499);
-        assert!(unfair(&[&fair, &newborn], 1.0).is_none());
+        assert!(unfair(&[&fair, &newborn], 1.0, 500_000_000).is_none());
     }
 }

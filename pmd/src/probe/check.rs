@@ -182,7 +182,7 @@ checks! {
         else "one invalidation too many ends another key or stops the host";
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::conformance;

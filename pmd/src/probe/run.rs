@@ -293,7 +293,7 @@ fn limits(caps: &Caps) -> String {
     )
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::soft::{Fabric, SoftConfig};

@@ -133,6 +133,8 @@ pub struct EngineBuilder {
     pub(super) timeouts: Timeouts,
     pub(super) peers: Vec<PeerPlan>,
     pub(super) key_mode: KeyMode,
+    /// Whether somebody has named it.
+    pub(super) names_key_mode: bool,
 }
 
 impl EngineBuilder {
@@ -152,6 +154,7 @@ impl EngineBuilder {
             timeouts: Timeouts::default(),
             peers: Vec::new(),
             key_mode: KeyMode::default(),
+            names_key_mode: false,
         }
     }
 
@@ -180,14 +183,17 @@ impl EngineBuilder {
             timeouts: config.timeouts.clone(),
             peers: peers.collect(),
             key_mode: KeyMode::default(),
+            names_key_mode: false,
         }
     }
 
-    /// How the keys of grants are made; [`KeyMode::Window`] if this is not called. `[verbs] key_mode` of a configuration is not taken over by
-    /// [`EngineBuilder::from_config`], since it is about adapters alone, and `"auto"` is for a self-test of the adapter to decide first.
+    /// How the keys of grants are made. If this is not called, by windows where the device says that it confines them ([`Caps::window_bounds`](crate::pmd::Caps::window_bounds)), and [`EngineBuilder::build`]
+    /// refuses one that does not: a mode that does not confine keys to their bytes must be named (R12). `[verbs] key_mode` of a configuration is not taken over by
+    /// [`EngineBuilder::from_config`], since it is about adapters alone, and `"auto"` is for a self-test of the adapter to decide first (`pmd::verbs::self_test`).
     #[must_use]
     pub fn key_mode(mut self, key_mode: KeyMode) -> Self {
         self.key_mode = key_mode;
+        self.names_key_mode = true;
         self
     }
 
@@ -244,7 +250,7 @@ impl EngineBuilder {
     }
 
     /// A peer of `lcores` lcores, and the device's address of it. It shares no secret with this engine, so that whoever can reach the other's address can pass for
-    /// it: for engines of one process.
+    /// it: for `local:` addresses. An `rdma:` one needs [`EngineBuilder::peer_with_secret`], also for engines of one process.
     #[must_use]
     pub fn peer(self, name: &str, address: &str, lcores: u32) -> Self {
         self.add_peer(name, address, lcores, None)

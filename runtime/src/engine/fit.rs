@@ -114,6 +114,13 @@ impl EngineBuilder {
                 lacks: "has no memory windows".into(),
                 remedy: "set key_mode = \"region\", or use one that has",
             }),
+            KeyMode::Window if !self.names_key_mode && !caps.window_bounds => {
+                Err(BuildError::Unfit {
+                    device: caps.name,
+                    lacks: "is not known to keep a window's key to its bytes".into(),
+                    remedy: "name the key mode (EngineBuilder::key_mode): region, or window if the peers are trusted to keep to their grants",
+                })
+            }
             KeyMode::Window | KeyMode::Region => Ok(()),
         }
     }
