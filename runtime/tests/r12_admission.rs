@@ -5,7 +5,7 @@ mod pair;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use keyfence::config::{Catalog, Config};
+use keyfence::config::{Catalog, Config, KeyMode};
 use keyfence::ids::PeerId;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
 use keyfence::pmd::wrap::fault::Plan;
@@ -13,6 +13,7 @@ use keyfence::{
     BuildError, EngineBuilder, EngineEvent, JoinRefusal, LookupError, PaceMisfit, Secret,
 };
 use pair::judged::{Judged, MS, Part, US, fast_limits, short_timeouts};
+use pair::switched::Switched;
 use pair::{Puppet, Side, Slot, side, with_secret};
 
 const SHARED: [u8; 32] = [7; 32];
@@ -256,4 +257,26 @@ fn r12_the_secrets_of_the_files_decide() {
         assert_eq!(two.ups(), joined);
     }
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A mode that does not keep a key to its bytes is used if somebody has named it, and not by default.
+#[test]
+fn r12_windows_that_confine_nothing_must_be_named() {
+    let device = || {
+        let device = Fabric::new().device(SoftConfig::default()).unwrap();
+        let (device, _) = Switched::new(device);
+        device.saying(|caps| caps.window_bounds = false)
+    };
+    let engine = || EngineBuilder::new("left", 1);
+    let refused = engine().build(device(), 1);
+    let Err(error @ BuildError::Unfit { .. }) = refused else {
+        panic!("built")
+    };
+    assert!(
+        error.to_string().contains("EngineBuilder::key_mode"),
+        "{error}"
+    );
+    for named in [KeyMode::Window, KeyMode::Region] {
+        engine().key_mode(named).build(device(), 1).unwrap();
+    }
 }

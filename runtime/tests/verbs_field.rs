@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use field::b07_all_that_was_submitted_completes;
+use keyfence::config::KeyMode;
 use keyfence::pmd::Device;
 use keyfence::pmd::verbs::{VerbsConfig, VerbsDevice};
 use keyfence::pmd::wrap::fault::{Fault, Injection, Plan};
@@ -24,12 +25,16 @@ fn main() -> ExitCode {
         eprintln!("NOT RUN: name an adapter and an address of it (.ci/verbs does)");
         return NOT_RUN.into();
     };
-    for (number, (side, garbage)) in (0..).zip([(0, false), (1, false), (0, true), (1, true)]) {
-        let took_ns = b07(device, host, 7471 + 2 * number, side, garbage);
+    let cases = [(0, false), (1, false), (0, true), (1, true)];
+    let cases = [KeyMode::Window, KeyMode::Region]
+        .into_iter()
+        .flat_map(|mode| cases.map(|(side, garbage)| (mode, side, garbage)));
+    for (number, (mode, side, garbage)) in (0..).zip(cases) {
+        let took_ns = b07(device, host, 7471 + 2 * number, (mode, side, garbage));
         let whose = ["the submitting side's", "the other side's"][side];
         let fields = ["as they are", "full of garbage"][usize::from(garbage)];
         println!(
-            "b07 b04: an error of {whose} queue pair, failed completions {fields}: all completed after {} us",
+            "b07 b04, keys by {mode:?}: an error of {whose} queue pair, failed completions {fields}: all completed after {} us",
             took_ns / 1000
         );
     }
@@ -37,7 +42,8 @@ fn main() -> ExitCode {
 }
 
 /// With `garbage`, what a failed completion leaves undefined is filled with noise (B04).
-fn b07(device: &str, host: &str, port: u16, side: usize, garbage: bool) -> u64 {
+fn b07(device: &str, host: &str, port: u16, case: (KeyMode, usize, bool)) -> u64 {
+    let (mode, side, garbage) = case;
     let open = || {
         let config = VerbsConfig {
             device: Some(device.to_owned()),
@@ -56,6 +62,7 @@ fn b07(device: &str, host: &str, port: u16, side: usize, garbage: bool) -> u64 {
     let [left_engine, right_engine] = builders.map(|(name, peer, ours, theirs)| {
         let secret = Secret::new(&[7; Secret::LEAST_BYTES]).expect("long enough");
         EngineBuilder::new(name, 1)
+            .key_mode(mode)
             .memory(small_memory())
             .limits(small_limits())
             .listen(&format!("rdma:{host}:{ours}"))

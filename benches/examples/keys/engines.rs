@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use keyfence::config::{MemoryConfig, PoolConfig, Timeouts};
+use keyfence::config::{KeyMode, MemoryConfig, PoolConfig, Timeouts};
 use keyfence::ids::{GrantId, LcoreId, RemoteContext};
 use keyfence::limits::{ContextLimits, Limits, PeerLimits, budget, budget_bytes};
 use keyfence::pmd::Device;
@@ -238,6 +238,7 @@ fn builder(name: &str) -> EngineBuilder {
     };
     let bytes = budget_bytes(&budget(&limits, &memory, limits.lanes)).next_multiple_of(2 << 20);
     EngineBuilder::new(name, 1)
+        .key_mode(KeyMode::Window)
         .memory(MemoryConfig {
             arena_bytes: bytes,
             ..memory
