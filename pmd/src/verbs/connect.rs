@@ -123,8 +123,9 @@ impl Shared {
 
     pub(crate) fn poll_event(&self) -> Option<ControlEvent> {
         // Without the lock. One that fails proves nothing: what is held stays held, and the next call tries again.
-        let _ = self.objects.grace.serve(wait_for_accesses);
+        let served = self.objects.grace.serve(wait_for_accesses);
         let mut books = self.books();
+        books.async_events.grace_failures += u64::from(served.is_err());
         let books = &mut *books;
         self.take_async(books);
         loop {

@@ -19,6 +19,8 @@ pub struct AsyncCounts {
     pub port_changes: u64,
     /// The adapter is unusable until the device is opened again. Must stay 0.
     pub device_errors: u64,
+    /// Grace periods that the kernel refused, for whatever reason: keys whose end waits for one are held until one succeeds. Must stay 0.
+    pub grace_failures: u64,
     /// Anything else.
     pub others: u64,
 }

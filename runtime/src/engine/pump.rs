@@ -56,6 +56,7 @@ impl Core {
             return false;
         }
         let before = entry.inflight.next_sequence();
+        let ended_before = self.stats.regions_ended;
         if matches!(entry.phase, LanePhase::Greeting | LanePhase::Up) {
             if !entry.control.is_empty() {
                 self.pump_control(lane);
@@ -69,13 +70,15 @@ impl Core {
                 self.pump_operations(lane);
             }
         }
+        // Nothing is posted for a region's end; there may be more than the step's budget had room for.
+        let has_ended_regions = self.stats.regions_ended != ended_before;
         let lane = self.lane_mut(lane);
         let posted = lane.inflight.next_sequence() != before;
         if posted && let Some(last) = lane.staged.last_mut() {
             // The success of the last one proves the whole burst.
             last.signaled = true;
         }
-        posted
+        posted || has_ended_regions
     }
 
     /// Send slots that a class may still take.

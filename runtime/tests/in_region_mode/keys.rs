@@ -8,7 +8,7 @@ use keyfence::pmd::ControlError;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
 use keyfence::pmd::wrap::fault::{ControlEffect, Injection, Plan, Span};
 use keyfence::pmd::wrap::trace::ControlCall;
-use keyfence::{BuildError, EngineEvent, Event, KeyRefusal, Lease, QuarantineReason, Rights};
+use keyfence::{BuildError, EngineEvent, Event, KeyRefusal, Lease, QuarantineReason, Rights, Work};
 use keyfence_mempool::sync::Ordering;
 use pair::judged::{Court, Judged, Part, US};
 use pair::scene::{Scene, ends};
@@ -288,4 +288,42 @@ fn a_device_without_windows_serves_regions_and_the_error_says_so() {
     let mut pair = Pair::on(builders.0, device(), builders.1, device());
     // Atomics among the rights: only windows can't have them.
     Scene::new(&mut pair).grant(&mut pair, 64);
+}
+
+/// An lcore that would sleep while ends of regions are due would keep them until something else wakes it.
+#[test]
+fn r6_a_step_that_ends_regions_is_no_idle_one() {
+    let mut part = Part::quiet();
+    part.limits.reclaim_budget_wrs = 1;
+    let mut court = Court::new(Part::quiet(), part);
+    let scene = Scene::new(&mut court.pair);
+    for _ in 0..4 {
+        open(&mut court.pair, &scene, |_, _| {});
+    }
+    let pair = &mut court.pair;
+    pair.until(|pair| {
+        pair.right.stat("keys_refused") == 0 && pair.left.used(|usage| usage.imports.into()) == 4
+    });
+    let owner = pair.right.id_of("owner").unwrap();
+    pair.right.engine.kill(owner);
+    let mut ends = 0;
+    for _ in 0..100_000 {
+        if ends == 4 {
+            break;
+        }
+        pair.now_ns += 1_000;
+        let now_ns = pair.now_ns;
+        pair.left.step(now_ns);
+        let before = pair.right.stat("regions_ended");
+        let work = pair.right.lcores[0].step(now_ns);
+        let ended = pair.right.stat("regions_ended") - before;
+        assert!(ended == 0 || work == Work::Busy, "{ended} in an idle step");
+        assert!(ended <= 1, "R5: the budget of a step");
+        ends += ended;
+        if ends == 0 {
+            // Behind that, nothing else is there to be done.
+            pair.right.engine.control(now_ns);
+        }
+    }
+    assert_eq!(ends, 4);
 }
