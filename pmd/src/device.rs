@@ -146,11 +146,11 @@ pub enum ControlEvent {
         /// What the peer's `accept` carried; empty on the accepting side.
         private: Vec<u8>,
     },
-    /// The peer refused.
+    /// The peer refused, or the connection did not come about.
     Rejected {
         /// Our queue pair, still unconnected.
         qp: QpId,
-        /// What the peer's `reject` carried.
+        /// What the peer's `reject` carried; empty if it was not the peer.
         private: Vec<u8>,
     },
 }

@@ -130,6 +130,22 @@ impl VerbsConfig {
         }
     }
 
+    /// Checks what the file says of the port against what this adapter's has. Some adapters take what they don't have, and nothing arrives.
+    pub(crate) fn check_port(&self, limits: &Limits) -> Result<(), ControlError> {
+        within("port", self.port, 1, limits.ports.into())?;
+        if let Some(index) = self.gid_index {
+            let last = limits.gid_entries.saturating_sub(1);
+            within("gid_index", index, 0, last.into())?;
+        }
+        match self.mtu_code() {
+            Some(code) if code > limits.active_mtu => {
+                let (wanted, has) = (mtu_bytes(code), mtu_bytes(limits.active_mtu));
+                within("mtu (bytes)", wanted, mtu_bytes(1), has)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// `enum ibv_mtu`.
     pub(crate) fn mtu_code(&self) -> Option<u32> {
         let bytes = self.mtu_bytes.filter(|bytes| bytes.is_power_of_two())?;
@@ -174,6 +190,11 @@ impl VerbsConfig {
             invalidate_checks: known.invalidate_checks.unwrap_or(false),
         }
     }
+}
+
+/// Bytes of an `enum ibv_mtu`.
+fn mtu_bytes(code: u32) -> u64 {
+    128 << code.min(5)
 }
 
 /// Whether a device of this class has one behind it. A software adapter belongs to no bus.
@@ -246,6 +267,46 @@ mod tests {
         assert!(says(None).is_software("no adapter has this name"));
         assert!(says(Some(true)).is_software("any"));
         assert!(!says(Some(false)).is_software("any"));
+    }
+
+    #[test]
+    fn what_the_port_does_not_have_is_refused() {
+        let limits = Limits {
+            max_qps: 1,
+            max_depth: 1,
+            max_sge: 1,
+            max_cqes: 1,
+            max_regions: 1,
+            max_windows: 1,
+            max_initiated: 1,
+            max_responded: 1,
+            windows: true,
+            atomics: true,
+            ports: 2,
+            max_message_bytes: 1,
+            active_mtu: 3,
+            gid_entries: 16,
+        };
+        let refused = |config: VerbsConfig| config.check_port(&limits).err();
+        let with = |port, gid_index, mtu_bytes| VerbsConfig {
+            port,
+            gid_index,
+            mtu_bytes,
+            ..VerbsConfig::default()
+        };
+        for good in [with(1, None, None), with(2, Some(15), Some(1024))] {
+            assert_eq!(refused(good), None);
+        }
+        for (bad, of, allowed) in [
+            (with(3, None, None), 3, (1, 2)),
+            (with(1, Some(16), None), 16, (0, 15)),
+            (with(1, None, Some(2048)), 2048, (256, 1024)),
+        ] {
+            assert!(matches!(
+                refused(bad),
+                Some(ControlError::OutOfRange { value, min, max, .. }) if value == of && (min, max) == allowed
+            ));
+        }
     }
 
     #[test]

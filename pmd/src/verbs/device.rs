@@ -66,6 +66,8 @@ impl VerbsDevice {
         let context = open_context(config.device.as_deref())?;
         let limits = context.limits(config.port);
         let mut limits = limits.map_err(|error| open_error("ibv_query_device", &error))?;
+        config.check_port(&limits)?;
+        check_gid(&context, &config)?;
         let software = config.is_software(&context.name());
         // Without a way to prove a window's end there are none to be had.
         limits.windows &= !software || can_wait_for_accesses();
@@ -106,6 +108,17 @@ fn open_context(name: Option<&str>) -> Result<Arc<Context>, VerbsError> {
         }),
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Err(none(error.to_string())),
         Err(error) => Err(open_error("ibv_open_device", &error)),
+    }
+}
+
+fn check_gid(context: &Context, config: &VerbsConfig) -> Result<(), VerbsError> {
+    match config.gid_index {
+        Some(index) if !context.has_gid(config.port, index) => Err(VerbsError::NoGid {
+            adapter: context.name(),
+            port: config.port,
+            index,
+        }),
+        _ => Ok(()),
     }
 }
 

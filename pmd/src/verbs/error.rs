@@ -51,6 +51,19 @@ pub enum VerbsError {
         /// Its port.
         port: u8,
     },
+    /// The entry of the port's GID table that a configuration names has no GID.
+    #[error(
+        "entry {index} of the GID table of port {port} of {adapter} is empty; leave gid_index out, or name one with a GID \
+         (/sys/class/infiniband/{adapter}/ports/{port}/gids)"
+    )]
+    NoGid {
+        /// The adapter.
+        adapter: String,
+        /// Its port.
+        port: u8,
+        /// The entry.
+        index: u8,
+    },
     /// A setting is outside its range.
     #[error(transparent)]
     Setting(#[from] ControlError),

@@ -34,7 +34,11 @@ pub(crate) struct Limits {
     pub(crate) max_responded: u8,
     pub(crate) windows: bool,
     pub(crate) atomics: bool,
+    pub(crate) ports: u8,
     pub(crate) max_message_bytes: u64,
+    /// `enum ibv_mtu`: what the port's link carries now.
+    pub(crate) active_mtu: u32,
+    pub(crate) gid_entries: u32,
 }
 
 /// Something that the adapter reports by itself.
@@ -145,17 +149,18 @@ impl Context {
         make_nonblocking(file)
     }
 
-    /// Asks for the adapter's and the port's limits.
+    /// Asks for the adapter's limits, and for those of a port; of its first port if it has none of this number.
     pub(crate) fn limits(&self, port: u8) -> io::Result<Limits> {
         // SAFETY: plain C data, for which zeros are valid.
         let mut device: ib::ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the context is open, no input is allowed, and `device` is writable.
         super::check(unsafe { ib::ibv_query_device_ex(self.raw(), ptr::null(), &raw mut device) })?;
+        let device = device.orig_attr;
+        let port = if port > device.phys_port_cnt { 1 } else { port };
         // SAFETY: plain C data, for which zeros are valid.
         let mut of_port: ib::ibv_port_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the context is open and `of_port` writable.
         super::check(unsafe { ib::ibv_query_port(self.raw(), port, &raw mut of_port) })?;
-        let device = device.orig_attr;
         let count = |value: i32| u64::try_from(value).unwrap_or(0);
         let resources = |value: i32| u8::try_from(value.max(1)).unwrap_or(u8::MAX);
         let has = |flag: ib::ibv_device_cap_flags| device.device_cap_flags & flag.0 != 0;
@@ -170,8 +175,21 @@ impl Context {
             max_responded: resources(device.max_qp_rd_atom),
             windows: has(ib::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B),
             atomics: device.atomic_cap != ib::ibv_atomic_cap::IBV_ATOMIC_NONE,
+            ports: device.phys_port_cnt,
             max_message_bytes: u64::from(of_port.max_msg_sz),
+            active_mtu: of_port.active_mtu,
+            gid_entries: u32::try_from(of_port.gid_tbl_len).unwrap_or(0),
         })
+    }
+
+    /// Whether an entry of a port's GID table has a GID.
+    pub(crate) fn has_gid(&self, port: u8, index: u8) -> bool {
+        // SAFETY: plain C data, for which zeros are valid.
+        let mut gid: ib::ibv_gid = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: the context is open and `gid` writable.
+        let returned = unsafe { ib::ibv_query_gid(self.raw(), port, index.into(), &raw mut gid) };
+        // SAFETY: all of a GID is bytes.
+        returned == 0 && unsafe { gid.raw } != [0; 16]
     }
 
     /// The next asynchronous event, or `None` at once.
