@@ -319,7 +319,7 @@ fn answers_of_another_protocol_version_or_engine_are_told_apart() {
     };
     let [low, high] = next.to_le_bytes();
     assert_eq!(refused_with(&[0x66, 0x6b, low, high]), versions);
-    assert_eq!(refused_with(&[]), JoinRefusal::Malformed);
+    assert_eq!(refused_with(&[]), JoinRefusal::Unreachable);
     assert_eq!(refused_with(&[7; 8]), JoinRefusal::Malformed);
     let accepted_with = |change: fn(&mut Vec<u8>)| {
         first_refusal(|stranger, request, mut private| {

@@ -90,6 +90,13 @@ fn resolve_engines(drafts: Vec<EngineDraft>, report: &mut Report<'_>) -> Vec<Eng
         report.check(&[&format!("engine[{index}].name")], || {
             is_taken.then(|| taken(&config.name))
         });
+        let heard = config.listen.as_ref();
+        let same = engines.iter().any(|other| other.listen.as_ref() == heard);
+        report.check(&[&format!("engine[{index}].listen")], || {
+            let address = heard.filter(|_| same)?;
+            let what = format!("is \"{address}\" for the second time");
+            Some((what, "a port of its own for each engine".into()))
+        });
         engines.push(config);
     }
     engines

@@ -11,8 +11,10 @@ use super::words::Preface;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinRefusal {
-    /// Nobody listens on its address, or it has left meanwhile.
-    #[error("it is not to be reached; start it, or correct its address")]
+    /// Nobody listens on its address, or it has left meanwhile, or no connection to it came about.
+    #[error(
+        "it is not to be reached; start it, or correct its address or the settings of the path"
+    )]
     Unreachable,
     /// It knows no peer of the asking engine's name.
     #[error("it has no peer of this engine's name; add a [[peer]] there")]
@@ -170,6 +172,10 @@ impl Refused {
 
     /// What a refusal means to an engine with `siblings` lanes.
     pub fn read(private: &[u8], siblings: u16) -> JoinRefusal {
+        // Whoever refuses says something: this is a device's own report of a connection that failed.
+        if private.is_empty() {
+            return JoinRefusal::Unreachable;
+        }
         if let Err(why) = Preface::check(private) {
             return why;
         }
@@ -222,6 +228,11 @@ mod tests {
     }
 
     #[test]
+    fn who_says_nothing_was_not_reached() {
+        assert_eq!(Refused::read(&[], 1), JoinRefusal::Unreachable);
+    }
+
+    #[test]
     fn a_refusal_of_another_protocol_or_version_is_no_reason() {
         let said = Refused::new(&JoinRefusal::Busy, 1);
         let mut bytes = said.as_bytes().to_vec();
@@ -235,7 +246,7 @@ mod tests {
         assert_eq!(Refused::read(&bytes[..4], 1), other);
         bytes[0] = 0;
         assert_eq!(Refused::read(&bytes, 1), JoinRefusal::Malformed);
-        assert_eq!(Refused::read(&[], 1), JoinRefusal::Malformed);
+        assert_eq!(Refused::read(&bytes[..1], 1), JoinRefusal::Malformed);
         let silent = Refused::new(&JoinRefusal::LaneBroke, 1);
         assert_eq!(Refused::read(silent.as_bytes(), 1), JoinRefusal::Malformed);
     }

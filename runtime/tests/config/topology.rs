@@ -176,6 +176,28 @@ fn r12_secrets_go_with_the_address() {
 }
 
 #[test]
+fn two_engines_do_not_listen_at_one_place() {
+    let at = |port| format!("name = \"b\"\nlisten = \"rdma:h:{port}\"");
+    let with = |a, b: u16| {
+        let first = PAIR.replacen(
+            "name = \"a\"",
+            &format!("name = \"a\"\nlisten = \"rdma:h:{a}\""),
+            1,
+        );
+        first.replacen("name = \"b\"", &at(b), 1)
+    };
+    read(&with(1, 2));
+    assert_refused(
+        &with(7, 7),
+        "",
+        "\"rdma:h:7\"\nlcores = [0]\n",
+        "engine.listen",
+        &["for the second time"],
+        "a port of its own",
+    );
+}
+
+#[test]
 fn both_ends_of_a_lane_are_counted() {
     let config = read(PAIR);
     assert_eq!(
