@@ -75,3 +75,13 @@ fn an_adapter_needs_an_address_of_its_own() {
         assert!(said.contains("HOST:PORT"), "{said}");
     }
 }
+
+#[test]
+fn an_adapter_is_not_named_in_vain() {
+    for named in [["--adapter", "mlx5_0"], ["--address", "127.0.0.1:7471"]] {
+        let output = keyfence(&[&["perf"][..], &named].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("--device verbs"), "{said}");
+    }
+}

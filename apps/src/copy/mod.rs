@@ -124,6 +124,10 @@ struct Carrier<'a> {
 impl OnDevice for Carrier<'_> {
     type Done = anyhow::Result<Transferred>;
 
+    fn interrupted(&self) -> bool {
+        self.signals.interrupted()
+    }
+
     fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
         let host = Host::start(builders, devices, self.clock, fresh_seed()?)?;
         Ok(transfer(

@@ -71,6 +71,13 @@ pub trait OnDevice {
     /// What comes of it.
     type Done;
 
+    /// Whether a signal asks for an end before it has begun.
+    #[cfg_attr(
+        not(feature = "verbs"),
+        expect(dead_code, reason = "only an adapter takes long to be opened")
+    )]
+    fn interrupted(&self) -> bool;
+
     /// Does it, with a device for each builder.
     fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done;
 }
@@ -116,7 +123,8 @@ impl Choice {
             }
             #[cfg(feature = "verbs")]
             Self::Verbs { settings, host } => {
-                let (builders, devices) = verbs::devices(settings, *host, builders)?;
+                let interrupted = || user.interrupted();
+                let (builders, devices) = verbs::devices(settings, *host, builders, &interrupted)?;
                 Ok(user.on(builders, devices))
             }
             #[cfg(not(feature = "verbs"))]
@@ -171,6 +179,9 @@ impl DeviceArgs {
     /// # Errors
     /// What is wrong with the address.
     pub fn join(&self, builders: [EngineBuilder; 2]) -> Result<Vec<EngineBuilder>, String> {
+        if self.device == Kind::Soft && (self.adapter.is_some() || self.address.is_some()) {
+            return Err("--adapter and --address are of an RDMA adapter; give --device verbs, or leave them out".into());
+        }
         let names = [1, 0].map(|at| builders[at].name().to_owned());
         let join: Box<dyn Fn(EngineBuilder, String, usize) -> EngineBuilder> = match self.device {
             Kind::Soft => {
@@ -206,7 +217,8 @@ fn ends(address: &str) -> Result<[String; 2], String> {
             "--address {address:?}; allowed: HOST:PORT with an address of the adapter's and a port of 1 to 65534"
         )
     };
-    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let place = address.strip_prefix("rdma:").unwrap_or(address);
+    let (host, port) = place.rsplit_once(':').ok_or_else(wrong)?;
     let port: u16 = port.parse().map_err(|_| wrong())?;
     let next = port.checked_add(1).filter(|_| port > 0 && !host.is_empty());
     let next = next.ok_or_else(wrong)?;
@@ -235,6 +247,7 @@ mod tests {
     fn an_address_gives_two_ports() {
         let found = ends("10.9.9.1:7471").expect("legal");
         assert_eq!(found, ["rdma:10.9.9.1:7471", "rdma:10.9.9.1:7472"]);
+        assert_eq!(ends("rdma:10.9.9.1:7471").expect("legal"), found);
         let found = ends("[fe80::1]:1").expect("legal");
         assert_eq!(found[1], "rdma:[fe80::1]:2");
         for bad in [

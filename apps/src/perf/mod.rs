@@ -176,6 +176,10 @@ struct Bench<'a> {
 impl OnDevice for Bench<'_> {
     type Done = anyhow::Result<Result<(), String>>;
 
+    fn interrupted(&self) -> bool {
+        self.signals.interrupted()
+    }
+
     fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
         let mut pair = Pair::start(self.job, self.meter, builders, devices)?;
         Ok(pair.run(self.meter, self.signals))

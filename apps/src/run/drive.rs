@@ -92,6 +92,8 @@ pub struct Driver<'a, D: Device> {
     /// How often each worker was opened.
     lives: [Vec<u64>; 2],
     up: usize,
+    /// Why the last attempt at a session came to nothing.
+    refused: Option<String>,
     events: Vec<(usize, EngineEvent)>,
     seen: Seen,
 }
@@ -108,6 +110,7 @@ impl<'a, D: Device> Driver<'a, D> {
             current: [vec![None; workers], vec![None; workers]],
             lives: [vec![0; workers], vec![0; workers]],
             up: 0,
+            refused: None,
             events: Vec::new(),
             seen: Seen::default(),
         }
@@ -141,19 +144,26 @@ impl<'a, D: Device> Driver<'a, D> {
                 return false;
             }
             if self.scene.board.clock.now_ns() > deadline_ns {
-                let what = if self.up < 2 {
-                    "a peer was not reached"
-                } else {
-                    "contexts were not ready for traffic"
-                };
-                self.seen.errors.push(format!(
-                    "{what} within {} ms; raise timeouts.reconnect",
-                    patience_ns / 1_000_000
-                ));
+                let error = self.not_set_up(patience_ns / 1_000_000);
+                self.seen.errors.push(error);
                 return false;
             }
         }
         true
+    }
+
+    fn not_set_up(&self, patience_ms: u64) -> String {
+        match &self.refused {
+            _ if self.up >= 2 => format!(
+                "contexts were not ready for traffic within {patience_ms} ms; raise timeouts.reconnect"
+            ),
+            Some(why) => {
+                format!("a peer was not reached within {patience_ms} ms; at last: {why}")
+            }
+            None => {
+                format!("a peer was not reached within {patience_ms} ms; raise timeouts.reconnect")
+            }
+        }
     }
 
     fn warm_up(&mut self) {
@@ -275,6 +285,9 @@ impl<'a, D: Device> Driver<'a, D> {
                 self.ended(side, context);
             }
             EngineEvent::PeerUp(_) => self.up += 1,
+            EngineEvent::JoinRefused { why, .. } => {
+                self.refused = Some(format!("side {side}: {why}"));
+            }
             EngineEvent::PeerDown(_) => self.seen.peers_down += 1,
             event => self.seen.note(side, &event),
         }

@@ -118,6 +118,10 @@ impl<'a> Run<'a> {
 impl OnDevice for Run<'_> {
     type Done = anyhow::Result<Finished>;
 
+    fn interrupted(&self) -> bool {
+        self.signals.interrupted()
+    }
+
     fn on<D: Device>(self, builders: Vec<EngineBuilder>, devices: Vec<D>) -> Self::Done {
         let config = self.config;
         let mut scene = Scene::start(config, builders, devices, &self.clock, self.seed)?;

@@ -43,8 +43,7 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
         verdict.add_side(&board.sides[side]);
         verdict.add_lcores(ended, &config.engines[side].lcores, seen.connected);
         let posted = config.lanes(side) as usize * config.limits.receive_depth as usize;
-        let least = if seen.connected { posted } else { 0 };
-        verdict.add_books(least..=posted, ended);
+        verdict.add_books(posted_at_rest(posted, seen), ended);
         let reports = board.sides[side].ledger.reports();
         let reports = reports
             .iter()
@@ -68,6 +67,13 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
     }
     verdict.caught_by.dedup();
     verdict
+}
+
+/// Receives that the lanes of an engine may hold at rest, of `posted` that all hold together: without a session that stood to the end, fewer.
+fn posted_at_rest(posted: usize, seen: &Seen) -> RangeInclusive<usize> {
+    let stood = seen.connected && seen.peers_down == 0;
+    let least = if stood { posted } else { 0 };
+    least..=posted
 }
 
 impl Verdict {
@@ -328,6 +334,18 @@ mod tests {
             ops,
             lived_ns: lived_ms * 1_000_000,
         }
+    }
+
+    #[test]
+    fn r7_a_session_that_was_lost_holds_no_receives_and_never_too_many() {
+        let seen = |connected, peers_down| Seen {
+            connected,
+            peers_down,
+            ..Seen::default()
+        };
+        assert_eq!(posted_at_rest(256, &seen(true, 0)), 256..=256);
+        assert_eq!(posted_at_rest(256, &seen(true, 2)), 0..=256);
+        assert_eq!(posted_at_rest(256, &seen(false, 0)), 0..=256);
     }
 
     #[test]
