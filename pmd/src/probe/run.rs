@@ -74,7 +74,7 @@ pub struct Plan<'a> {
     /// How long a check may take. The first that takes longer ends the probe: the rest is skipped.
     pub deadline: Duration,
     /// How often a check must have seen accesses under way, at least 1. A round that saw none, since the adapter was too fast or an access that was stopped broke the
-    /// queue pair first, is repeated, sixty times as often at most.
+    /// queue pair first, is repeated, ten times as often at most.
     pub rounds: u32,
 }
 
@@ -213,7 +213,7 @@ impl Job {
 }
 
 /// Tries for each round that is to show something.
-const TRIES_A_ROUND: u32 = 60;
+const TRIES_A_ROUND: u32 = 10;
 
 /// A failure's note begins with what it means.
 fn with_consequence(check: Check, mut observed: Observed) -> Observed {

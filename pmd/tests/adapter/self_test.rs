@@ -29,9 +29,17 @@ pub fn learns(config: &VerbsConfig, host: &str) -> Outcome {
             choice.mode == Some(KeyMode::Region),
             format!("chose {choice:?}"),
         )?;
-        let warning = learned.fits(KeyMode::Window).map_err(text)?;
-        let warned = warning.is_some_and(|warning| warning.contains("window_bounds fail"));
-        ensure(warned, "no warning of window_bounds")?;
+        match learned.fits(KeyMode::Window) {
+            Ok(warning) => {
+                let warned = warning.is_some_and(|text| text.contains("window_bounds fail"));
+                ensure(warned, "no warning of window_bounds")?;
+            }
+            // On a quiet machine all may have landed before each invalidation: that proves nothing, so windows are not proven to fit. Anything else is a fault.
+            Err(misfit) => ensure(
+                misfit.reason == "invalidation_in_flight skip",
+                misfit.to_string(),
+            )?,
+        }
     }
     Ok(())
 }
