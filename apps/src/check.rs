@@ -94,7 +94,7 @@ fn check_engine(config: &Config, index: usize) -> EngineCheck {
 }
 
 fn reclaim_bound(config: &Config) -> ReclaimBound {
-    let (timeouts, keys) = (&config.timeouts, config.limits.context.grants);
+    let (timeouts, keys) = (&config.timeouts, config.limits.keys());
     ReclaimBound {
         fence_ns: timeouts.fence_timeout_ns,
         invalidate_ns: timeouts.invalidate_timeout_ns,

@@ -7,6 +7,7 @@ use crate::copy::CopyArgs;
 use crate::perf::PerfArgs;
 use crate::probe::ProbeArgs;
 use crate::run::RunArgs;
+use crate::sim::SimArgs;
 
 /// An embedded poll-mode runtime for RDMA that takes remote keys back with an explicit epoch.
 #[derive(Parser, Debug)]
@@ -36,6 +37,8 @@ pub enum Command {
     Probe(ProbeArgs),
     /// Run two engines under a load that kills contexts while their operations fly, and check everything
     Run(RunArgs),
+    /// Run whole engines on a simulated, hostile network in virtual time, one run a seed, and check every promise
+    Sim(SimArgs),
 }
 
 /// Whether an argument names a subcommand.

@@ -13,9 +13,11 @@ mod host;
 mod perf;
 mod probe;
 mod progress;
+mod random;
 mod report;
 mod run;
 mod signals;
+mod sim;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::perf(args, cli.json),
         Command::Probe(args) => probe::probe(args, cli.json),
         Command::Run(args) => run::run(args, cli.json),
+        Command::Sim(args) => sim::sim(args, cli.json),
     };
     match print(&finished, cli.json) {
         // Who reads the exit code alone must not take a report that is nowhere for a good one.

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use load::{Edit, alone, keyfence, loopback, object, text};
+use load::{Edit, alone, keyfence, loopback, object, strangers, text};
 
 #[test]
 fn a_short_run_is_good_and_its_report_is_whole() {
@@ -78,7 +78,15 @@ fn a_missed_minimum_is_exit_1_and_is_named() {
 
 /// Starts a long run and gives it back when a line of its stderr contains `words`.
 fn started(words: &str) -> (Child, load::LoadFile) {
-    let file = loopback(&[Edit::load("duration", "\"60s\"")]);
+    let file = loopback(&[
+        Edit::load("duration", "\"60s\""),
+        // The flat stage is soon reached.
+        Edit::load("paced_share", "0.01"),
+    ]);
+    (started_on(&file, words), file)
+}
+
+fn started_on(file: &load::LoadFile, words: &str) -> Child {
     let mut command = keyfence(&["run", file.path(), "--json"]);
     let mut child = command
         .stdout(Stdio::piped())
@@ -91,7 +99,7 @@ fn started(words: &str) -> (Child, load::LoadFile) {
     assert!(found, "{words} was never said");
     // The rest is read, so that the pipe does not fill.
     std::thread::spawn(move || lines.for_each(drop));
-    (child, file)
+    child
 }
 
 /// What it wrote, once it has ended; it must not take ten times what a first signal may.
@@ -113,16 +121,16 @@ fn signal(child: &Child, signal: i32) {
     assert!(status.expect("there is a kill").success());
 }
 
+/// What a run says when it enters its stages.
+const STAGES: [&str; 5] = ["seed of", "connecting", "warming up", "paced", "flat out"];
+
 #[test]
-fn b15_a_signal_during_start_or_load_closes_everything_and_reports() {
+fn b15_a_signal_in_any_stage_closes_everything_and_reports() {
     let _one = alone();
-    for (signal_number, words) in [
-        (2, "paced"),
-        (15, "paced"),
-        (1, "paced"),
-        (2, "seed of"),
-        (15, "connecting"),
-    ] {
+    for (words, signal_number) in STAGES
+        .iter()
+        .flat_map(|words| [1, 2, 15].map(|at| (words, at)))
+    {
         let (child, _file) = started(words);
         signal(&child, signal_number);
         let output = ended(child);
@@ -134,6 +142,23 @@ fn b15_a_signal_during_start_or_load_closes_everything_and_reports() {
         );
         assert_eq!(report["interrupted"], true, "{report:#}");
         assert_eq!(report["checks"]["books_balance"], true);
+    }
+}
+
+#[test]
+fn b15_a_signal_while_a_peer_is_waited_for_ends_the_wait() {
+    let _one = alone();
+    for signal_number in [1, 2, 15] {
+        // One key more: longer than a run that hangs is given.
+        let patient = Edit::timeouts("lease", "\"10s\"\nreconnect = \"60s\"");
+        let file = strangers(&[patient]);
+        let child = started_on(&file, "no session came about");
+        signal(&child, signal_number);
+        let output = ended(child);
+        let report = object(&output);
+        assert_eq!(report["interrupted"], true, "{report:#}");
+        assert_eq!(report["checks"]["books_balance"], true, "{report:#}");
+        assert_eq!(output.status.code(), Some(0), "{report:#}");
     }
 }
 

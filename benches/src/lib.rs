@@ -13,3 +13,8 @@ mod suite;
 pub use cores::{beside, until};
 pub use figure::{Figure, Quartiles};
 pub use suite::{Case, Plan, Suite, measure, repeated};
+
+/// The programs of the guide to adapters compile. Here, since this crate may name a device and is a library.
+#[cfg(all(doctest, feature = "verbs"))]
+#[doc = include_str!("../../docs/rdma.md")]
+struct Adapters;

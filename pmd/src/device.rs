@@ -49,6 +49,9 @@ pub struct Caps {
     pub max_sge: usize,
     /// Bytes of an inline request.
     pub max_inline_bytes: usize,
+    /// The longest write or send that is quicker inline, since the adapter then fetches nothing; at most `max_inline_bytes`. 0 where inline
+    /// only copies once more.
+    pub inline_pays_bytes: usize,
     /// Bytes of one operation.
     pub max_operation_bytes: u64,
     /// Bytes of the private data that connecting carries.
@@ -156,6 +159,14 @@ pub enum ControlEvent {
 }
 
 /// Setup and repair. May allocate, block and enter the kernel. Called by control threads (any number), never inside a poll step.
+///
+/// **Calls that end an object** are `deregister`, `dealloc_window`, `destroy_qp` and `dealloc_pd`.
+/// * `Ok` ends it, with what the call proves (rule 7). From then on its name is nobody's: made again, the call says `NoSuch...` and touches nothing, an object
+///   that was made since neither. A name is not given out again at once.
+/// * Any error but `NoSuch...` leaves the object: nothing is proven, it keeps its place in the device's limits and in what refers to it, and the call may be made
+///   again, after [`ControlError::Late`] too. A key may be dead already, or not: nothing may be concluded from that. The value of a key that may be alive is given to no other.
+/// * To a thread that made all calls for an object, `NoSuch...` says that an earlier one has ended it. To others it does not: *for one object one thread calls at a
+///   time*, since of two calls at once the second may find no object while the first still waits for its proof. Different objects may be ended from any number of threads at once.
 pub trait Control: Send + Sync + 'static {
     /// What this device can do.
     fn caps(&self) -> &Caps;
@@ -163,7 +174,7 @@ pub trait Control: Send + Sync + 'static {
     /// Makes a protection domain.
     fn alloc_pd(&self) -> Result<PdId, ControlError>;
 
-    /// Ends a protection domain that no region and no queue pair uses.
+    /// Ends a protection domain that no region and no queue pair uses; [`ControlError::InUse`] while one does. Proves nothing about keys but that none of the domain is left.
     fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError>;
 
     /// Registers the bytes `range` of `arena` in `pd`. Addresses in work requests are those of this process
@@ -176,7 +187,7 @@ pub trait Control: Send + Sync + 'static {
         access: Access,
     ) -> Result<Region, ControlError>;
 
-    /// Ends a region. Refused while windows are bound to it. On return no access by its keys goes on or comes.
+    /// Ends a region. [`ControlError::InUse`] while windows are bound to it. On return no access by its keys goes on or comes.
     fn deregister(&self, region: RegionId) -> Result<(), ControlError>;
 
     /// Makes a queue pair for a lcore whose path is open. Receives may be posted at once, work only once it is connected.

@@ -140,3 +140,22 @@ pub enum OpenPathError {
         source_text: String,
     },
 }
+
+/// Refuses a value outside `min..=max`.
+pub(crate) fn within(
+    what: &'static str,
+    value: impl Into<u64>,
+    min: u64,
+    max: u64,
+) -> Result<(), ControlError> {
+    let value = value.into();
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(ControlError::OutOfRange {
+        what,
+        value,
+        min,
+        max,
+    })
+}

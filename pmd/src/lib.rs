@@ -11,6 +11,8 @@ mod ids;
 pub mod probe;
 #[cfg_attr(loom, allow(dead_code))]
 mod quiesce;
+#[cfg(not(loom))]
+pub mod sim;
 pub mod soft;
 #[cfg(all(feature = "verbs", not(loom)))]
 pub mod verbs;

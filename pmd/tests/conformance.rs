@@ -150,6 +150,10 @@ suite! {
     requests_are_answered_once
     windows_run_out_with_a_named_limit
     domains_come_and_go
+    a_region_that_is_gone_is_no_such_region
+    a_window_that_is_gone_is_no_such_window
+    a_domain_that_is_gone_is_no_such_domain
+    a_queue_pair_that_is_gone_is_no_such_queue_pair
     a_queue_pair_that_ended_while_it_connected_gets_no_event
     no_event_names_a_destroyed_queue_pair
 }

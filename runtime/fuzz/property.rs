@@ -16,5 +16,8 @@ pub fn one_encoding_or_refused(bytes: &[u8]) -> Result<(), DecodeError> {
     if let Frame::Revoke { grants, .. } | Frame::ImportsDropped { grants } = frame {
         assert_eq!(grants.iter().count(), grants.len());
     }
+    if let Frame::Ended { contexts } = frame {
+        assert_eq!(contexts.iter().count(), contexts.len());
+    }
     Ok(())
 }

@@ -6,13 +6,13 @@ use std::{fs, io, path::Path};
 use keyfence::ids::{ContextId, Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     ContextGone, CreditLimit, Found, Frame, Grant, HEADER_BYTES, Header, Hello, List,
-    MAX_CONTROL_BYTES, MAX_GRANTS, NO_LEASE, Name, Role, WireContext, encode,
+    MAX_CONTROL_BYTES, MAX_ENDED_CONTEXTS, MAX_GRANTS, NO_LEASE, Name, Role, WireContext, encode,
 };
 
 fn main() -> io::Result<()> {
     let folder = Path::new("corpus/wire_frame");
     fs::create_dir_all(folder)?;
-    for (name, bytes) in sound().into_iter().chain(refused()) {
+    for (name, bytes) in [sound(), of_a_repair(), refused()].concat() {
         fs::write(folder.join(name), bytes)?;
     }
     Ok(())
@@ -46,6 +46,7 @@ fn hello() -> Frame<'static> {
         target_lcore: LcoreId(1),
         siblings: 2,
         lcores: 2,
+        repair: 0,
         qp: 6,
         contexts: 128,
         grants: 64,
@@ -74,6 +75,25 @@ fn grants(count: usize) -> Vec<u8> {
     encoded(&Frame::Grants {
         grants: List::from(&grants[..]),
     })
+}
+
+fn contexts(count: usize) -> Vec<u8> {
+    let contexts = vec![CONTEXT; count];
+    encoded(&Frame::Ended {
+        contexts: List::from(&contexts[..]),
+    })
+}
+
+/// What a lane begins with that repairs another.
+fn of_a_repair() -> Vec<(&'static str, Vec<u8>)> {
+    let (repair, received) = (1, 1000);
+    vec![
+        ("ok-begin", encoded(&Frame::Begin { repair, received })),
+        ("ok-contexts-none", contexts(0)),
+        ("ok-contexts", contexts(1)),
+        ("ok-contexts-full", contexts(MAX_ENDED_CONTEXTS)),
+        ("ok-end", encoded(&Frame::End { repair })),
+    ]
 }
 
 fn sound() -> Vec<(&'static str, Vec<u8>)> {
@@ -179,6 +199,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("bad-name-not-utf8", with(hello(), hello().len() - 1, 0xFF)),
         ("bad-rights", with(grants(1), grant + 12, 0x80)),
         ("bad-range-of-none", with(grants(1), grant + 25, 0)),
+        ("bad-cut-contexts", cut(contexts(2), grant + 11)),
         ("bad-list-too-long", with(dropped, HEADER_BYTES + 1, 0xFF)),
     ]
 }

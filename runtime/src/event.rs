@@ -217,6 +217,15 @@ pub enum EngineEvent {
         /// be taken down first. `None` if it is the peer that asks, or this engine is being closed.
         retry_ns: Option<u64>,
     },
+    /// A lane of a session that goes on has broken and was repaired.
+    LaneRepaired {
+        /// The peer.
+        peer: PeerId,
+        /// The lcore.
+        lcore: LcoreId,
+        /// From the break to the first operation that could be posted again.
+        took_ns: u64,
+    },
     /// An lcore's thread ended by a panic.
     LcoreDied(LcoreId),
     /// The answer to [`Engine::census`](crate::Engine::census).

@@ -154,9 +154,9 @@ pub use client::{
     Client, ClientConfig, ClientEvent, ClientLookupError, ClientSendError, CommandError, Locals,
 };
 pub use engine::{
-    BuildError, Context, DeviceNeeds, Engine, EngineBuilder, GrantRecord, LaneUsage, Lcore, Lease,
-    Local, LookupError, MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError, Running,
-    SharedStats, Stats, Usage,
+    BuildError, Context, DeviceNeeds, DomainUsage, Engine, EngineBuilder, GrantRecord, LaneUsage,
+    Lcore, Lease, Local, LookupError, MAX_COPIED_MESSAGE_BYTES, MemoryError, OpenError, RunError,
+    Running, SharedStats, Stats, Usage,
 };
 pub use error::{AllocError, FlushError, GrantError, KeyRefusal, RevokeError, SubmitError};
 pub use event::{EngineEvent, Event, Import, Message, QuarantineReason};

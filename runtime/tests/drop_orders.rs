@@ -111,6 +111,7 @@ fn world() -> World {
         left,
         right,
         now_ns,
+        ..
     } = pair;
     let arenas = [&left, &right].map(|side| side.engine.arena().address());
     let mut things = vec![

@@ -36,6 +36,7 @@ fn restart_left(court: Court) -> Pair<Judged> {
         left,
         mut right,
         mut now_ns,
+        ..
     } = court.pair;
     let downs_before = downs(&right);
     drop(left);
@@ -52,6 +53,7 @@ fn restart_left(court: Court) -> Pair<Judged> {
         left,
         right,
         now_ns,
+        world: None,
     };
     pair.until(|pair| ups(&pair.left) == 1 && ups(&pair.right) == 2);
     pair

@@ -3,7 +3,7 @@
 mod pair;
 
 use keyfence::JoinRefusal;
-use keyfence::wire::{self, Frame, Name};
+use keyfence::wire::{self, Frame, List, Name, WireContext};
 use pair::judged::{MS, Part};
 use pair::oath::{Oath, request};
 use pair::raw::{Duel, RAW};
@@ -40,6 +40,7 @@ const ENDED: u8 = 5;
 const WRONG_NAME: u8 = 7;
 const ROLE: u8 = 8;
 const DUPLICATE: u8 = 9;
+const REPAIR: u8 = 10;
 
 /// The raw peer asks for both lanes and is let in.
 fn join(duel: &mut Duel, session: u32) {
@@ -238,6 +239,34 @@ fn r12_a_second_hello_is_no_frame_of_a_lane_that_is_up() {
     assert_eq!(duel.refusals(), []);
 }
 
+/// Nothing is repaired yet, so nobody is told that something lives or is gone by what begins a repair.
+#[test]
+fn r12_what_a_repair_begins_with_is_no_frame_of_a_lane_that_repairs_none() {
+    let mut duel = asked();
+    join(&mut duel, 5);
+    let contexts = [WireContext::default()];
+    let frames = [
+        Frame::Begin {
+            repair: 0,
+            // More than was ever sent.
+            received: 77,
+        },
+        Frame::Ended {
+            contexts: List::from(&contexts[..]),
+        },
+        Frame::End { repair: 0 },
+    ];
+    for (at, frame) in frames.iter().enumerate() {
+        send(&mut duel, 0, frame);
+        duel.until(|duel| duel.side.stat("frames_refused") == at as u64 + 1);
+    }
+    duel.steps(100);
+    assert_eq!(duel.side.stat("lanes_broken"), 0);
+    // The lane goes on.
+    send(&mut duel, 0, &lookup());
+    duel.until(|duel| answers(duel) == 1);
+}
+
 #[test]
 fn r12_requests_of_the_wrong_engine_or_side_are_refused_and_counted() {
     let mut duel = asked();
@@ -254,18 +283,24 @@ fn r12_requests_of_the_wrong_engine_or_side_are_refused_and_counted() {
     assert_eq!(strange(&tag(request::TO, "other")), WRONG_NAME);
     // Who sends our own request back has our name.
     assert_eq!(strange(&tag(request::FROM, "zed")), NOT_CONFIGURED);
-    let lanes = strange(&|words| words[request::SIBLINGS] = 3);
+    let lanes = strange(&|words| words[request::LANE] = 0x20);
     assert_eq!(lanes, 3);
-    for at in [
-        request::SOURCE_LCORE,
-        request::TARGET_LCORE,
-        request::NUMBER,
+    for (at, byte) in [
+        (request::SOURCE_LCORE, 64),
+        (request::TARGET_LCORE, 64),
+        // The third of two lanes.
+        (request::LANE, 0x12),
     ] {
-        assert_eq!(strange(&|words| words[at] = 64), 0, "{at}");
+        assert_eq!(strange(&|words| words[at] = byte), 0, "{at}");
+    }
+    // No lane of a session that is being made was made before.
+    for repair in [1, 0x80, 0xff] {
+        let code = strange(&|words| words[request::REPAIR] = repair);
+        assert_eq!(code, REPAIR, "{repair}");
     }
     assert_eq!(strange(&|words| words.truncate(55)), 0);
     assert_eq!(strange(&|words| words[request::VERSION] += 1), 2);
-    assert_eq!(duel.side.engine.admissions().requests_refused, 9);
+    assert_eq!(duel.side.engine.admissions().requests_refused, 12);
     assert_eq!(duel.side.used(|usage| usage.lanes.into()), 0);
 
     // The engine whose name sorts first asks.
@@ -391,4 +426,26 @@ fn r12_who_only_knocks_keeps_nobody_out_for_longer_than_the_join_takes() {
     duel.until(|duel| duel.side.used(|usage| usage.lanes.into()) == 0);
     duel.steps(100);
     join(&mut duel, 5);
+}
+
+/// Where lanes are repaired the numbers of messages say what came: one that came is not taken again, and behind a gap nothing is, for its completion was lost.
+#[test]
+fn r7_a_message_that_came_is_not_taken_again_and_none_behind_a_gap() {
+    let mut part = Part::quiet();
+    part.limits.rebuilds = 8;
+    let mut duel = Duel::apart(part, "zed", Some(&SHARED));
+    join(&mut duel, 5);
+    let say = |duel: &mut Duel, number: u32| {
+        let header = wire::Header {
+            sequence: number,
+            ..duel.raw.header(0)
+        };
+        duel.raw.send(0, &header, &Frame::Message(b"x"));
+        duel.steps(20);
+        ["messages_unclaimed", "frames_refused", "lanes_broken"].map(|name| duel.side.stat(name))
+    };
+    assert_eq!(say(&mut duel, 1), [1, 0, 0]);
+    assert_eq!(say(&mut duel, 1), [1, 1, 0], "again");
+    assert_eq!(say(&mut duel, 2), [2, 1, 0]);
+    assert_eq!(say(&mut duel, 4), [2, 2, 1], "the third is missing");
 }

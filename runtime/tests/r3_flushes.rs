@@ -4,11 +4,13 @@ mod pair;
 
 use keyfence::Local;
 use keyfence::ids::GrantId;
+use keyfence::pmd::soft::{Fabric, SoftConfig};
 use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
 use keyfence::{Event, FlushError, GrantError, Lease, RevokeError, Rights, SubmitError};
 use pair::judged::{Court, MS, Part, US, fast_limits};
 use pair::scene::{Granted, Scene, ends, grant, lookup};
-use pair::{Puppet, Slot};
+use pair::switched::{Switched, off, on};
+use pair::{Pair, Puppet, Slot, builder};
 
 fn revoke(owner: &Puppet, id: GrantId) {
     owner.act(move |cx| cx.revoke(id).unwrap());
@@ -309,4 +311,41 @@ fn r3_a_flush_captures_own_operations_of_a_context_that_was_killed() {
     assert_eq!(court.left.open_work(range), 0);
     assert!(court.pair.left.reclaimed(scene.holder_context()));
     court.acquit();
+}
+
+/// Of a session that is over the keys are live until their queue pair is in error, and that may hang.
+#[test]
+fn r3_a_flush_captures_what_is_revoked_while_the_end_of_a_session_hangs() {
+    let fabric = Fabric::new();
+    let device = || Switched::new(fabric.device(SoftConfig::default()).unwrap());
+    let ((left, _), (right, switches)) = (device(), device());
+    let mut pair = Pair::on(
+        builder("left", "right", 1),
+        left,
+        builder("right", "left", 1),
+        right,
+    );
+    let scene = Scene::new(&mut pair);
+    let granted = scene.grant(&mut pair, 64);
+    on(&switches.error_hangs);
+    on(&switches.break_last);
+    pair.until(|pair| pair.right.stat("lanes_broken") > 0);
+    pair.steps(20);
+    let id = granted.id;
+    scene.owner.act(move |cx| {
+        cx.revoke(id).unwrap();
+        cx.flush(1).unwrap();
+    });
+    pair.steps(2_000);
+    let flushed = |event: &Event| matches!(event, Event::Flushed { .. });
+    let mut events = scene.owner.events();
+    assert_eq!(ends(&events, id), (0, 0));
+    assert!(!events.iter().any(flushed), "its key is live");
+    off(&switches.error_hangs);
+    pair.until(|_| {
+        events.extend(scene.owner.events());
+        events.iter().any(flushed)
+    });
+    let at = events.iter().position(flushed).unwrap();
+    assert_eq!(ends(&events[..at], id), (1, 0));
 }

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use keyfence::ids::{ContextId, RemoteContext};
+use keyfence::ids::{ContextId, PeerId, RemoteContext};
 use keyfence::pmd::soft::SoftDevice;
 use keyfence::wire::{self, Frame, Header, Hello, Name, WireContext};
 use keyfence::{Event, Lease, Rights, SubmitError};
@@ -232,4 +232,51 @@ fn r5_a_lane_that_is_admitted_late_knows_what_the_others_were_told() {
     second.act(move |cx| to_said.set(cx.send(to, b"an answer", 0)));
     duel.step();
     assert_eq!(said.take(), Some(Ok(())));
+}
+
+/// An answer that waited behind other frames: of the context that it names it would never be told that it is gone.
+#[test]
+fn r5_a_late_answer_names_nobody_who_is_known_to_be_gone() {
+    for is_gone in [false, true] {
+        let mut duel = Duel::new(Part::quiet());
+        let asker = duel.side.puppet(0, "asker");
+        duel.steps(5);
+        asker.act(|cx| cx.lookup(PeerId(0), "one", 7).unwrap());
+        let mut asked = None;
+        duel.until(|duel| {
+            let mut frames = duel.raw.inbox.drain(..);
+            asked = frames.find_map(|(lane, bytes)| match wire::decode(&bytes) {
+                Ok((_, Frame::Lookup { request, .. })) => Some((lane, request)),
+                _ => None,
+            });
+            asked.is_some()
+        });
+        let (lane, request) = asked.unwrap();
+        let named = duel.holder(2);
+        let header = duel.raw.header(lane);
+        if is_gone {
+            let gone = Frame::ContextGone(wire::ContextGone {
+                context: named.id.into(),
+                quarantined_keys: 0,
+                quarantined_bytes: 0,
+            });
+            duel.raw.send(lane, &header, &gone);
+        }
+        let found = Some(wire::Found {
+            context: named.id,
+            credit: 1,
+        });
+        let reply = Frame::LookupReply { request, found };
+        duel.raw.send(lane, &header, &reply);
+        let mut said = None;
+        duel.until(|_| {
+            said = asker.events().into_iter().find_map(|event| match event {
+                Event::Resolved { token: 7, context } => Some(context),
+                _ => None,
+            });
+            said.is_some()
+        });
+        let wanted = (!is_gone).then_some(named);
+        assert_eq!(said, Some(wanted));
+    }
 }

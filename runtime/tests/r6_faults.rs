@@ -28,7 +28,7 @@ fn ends_in_time(
     side: fn(&Pair<Judged>) -> &Side<Judged>,
     context: ContextId,
 ) -> EngineEvent {
-    let bound_ns = short_timeouts().reclaim_bound_ns(fast_limits().context.grants);
+    let bound_ns = short_timeouts().reclaim_bound_ns(fast_limits().grants);
     // A step before the kill is seen, and one behind each of the timers.
     let deadline_ns = pair.now_ns + bound_ns + 10_000;
     pair.until(|pair| {
@@ -353,6 +353,32 @@ fn r1_a_buffer_that_is_still_held_is_quarantined_alone_and_its_drop_is_the_proof
     assert_eq!(court.pair.right.engine.buffers_in_use(), 0);
     assert_eq!(told(&court.pair.right, id).len(), 1);
     court.acquit();
+}
+
+#[test]
+fn r1_a_buffer_that_comes_back_late_does_not_wait_for_a_key_in_quarantine() {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    let granted = scene.grant(&mut court.pair, 4096);
+    drop(granted.buf.take());
+    let kept = Slot::new();
+    let to_kept = kept.clone();
+    scene
+        .owner
+        .act(move |cx| to_kept.set(cx.alloc(4096).unwrap()));
+    court.pair.steps(20);
+    on(&court.right_switches.dealloc_hangs);
+    set(&court.right_switches.swallow, u64::MAX);
+    let id = scene.owner_context();
+    court.pair.right.engine.kill(id);
+    ends_in_time(&mut court.pair, right, id);
+    assert_eq!(court.pair.right.engine.buffers_in_use(), 2);
+    drop(kept.take());
+    court
+        .pair
+        .until(|pair| pair.right.engine.buffers_in_use() == 1);
+    assert_eq!(court.pair.right.used(|usage| usage.keys.unproven.into()), 1);
+    assert_eq!(told(&court.pair.right, id).len(), 1);
 }
 
 #[test]

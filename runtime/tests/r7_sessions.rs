@@ -243,6 +243,7 @@ fn r2_an_engine_that_is_dropped_is_lost_and_its_next_start_is_found() {
         mut left,
         right,
         mut now_ns,
+        ..
     } = pair;
     drop(right);
     let mut told = 0;

@@ -2,25 +2,13 @@
 
 mod pair;
 
-use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use keyfence::ids::{GrantId, RemoteContext};
 use keyfence::wire::{self, Frame};
 use keyfence::{Event, GrantError, Lease, Rights};
 use pair::judged::{Court, MS, Part, fast_limits};
 use pair::raw::Duel;
 use pair::scene::{Scene, ends, grant};
 use pair::{Puppet, REGIONS, Slot};
-
-fn holder(duel: &Duel, slot: u16) -> RemoteContext {
-    RemoteContext {
-        peer: PeerId(0),
-        session: duel.session(),
-        id: ContextId {
-            lcore: LcoreId(0),
-            slot,
-            generation: 1,
-        },
-    }
-}
 
 fn try_grant(
     duel: &mut Duel,
@@ -61,7 +49,7 @@ fn r8_without_an_acknowledgement_the_key_is_ended_but_its_window_is_not_reused()
     let mut duel = Duel::new(small(1));
     let owner = duel.side.puppet(0, "owner");
     duel.steps(5);
-    let holder = holder(&duel, 2);
+    let holder = duel.holder(2);
     let id = try_grant(&mut duel, &owner, holder).unwrap();
     duel.steps(20);
     let (lane, _, first) = duel.raw.grants().pop().unwrap();
@@ -112,7 +100,7 @@ fn r8_keys_that_no_revoke_has_named_are_not_acknowledged_by_the_answer_to_one() 
     let mut duel = Duel::new(small(64));
     let owner = duel.side.puppet(0, "owner");
     duel.steps(5);
-    let to = holder(&duel, 2);
+    let to = duel.holder(2);
     let mut ids = Vec::new();
     for _ in 0..40 {
         ids.push(try_grant(&mut duel, &owner, to).unwrap());
@@ -171,7 +159,7 @@ fn r5_reminders_of_many_keys_wait_behind_a_grant_and_name_what_fits_a_frame() {
     });
     let owner = duel.side.puppet(0, "owner");
     duel.steps(5);
-    let to = holder(&duel, 2);
+    let to = duel.holder(2);
     for _ in 0..KEYS {
         let id = try_grant(&mut duel, &owner, to).unwrap();
         // Each in an epoch of its own.
@@ -255,7 +243,7 @@ fn r8_the_end_of_the_queue_pair_frees_what_is_parked() {
     let mut duel = Duel::new(small(1));
     let owner = duel.side.puppet(0, "owner");
     duel.steps(5);
-    let to = holder(&duel, 2);
+    let to = duel.holder(2);
     let id = try_grant(&mut duel, &owner, to).unwrap();
     owner.act(move |cx| cx.revoke(id).unwrap());
     duel.until(|_| ends(&owner.events(), id) == (1, 0));
@@ -272,4 +260,34 @@ fn r8_the_end_of_the_queue_pair_frees_what_is_parked() {
     duel.until(|duel| duel.side.stat("peers_down") == 1);
     duel.until(|duel| duel.side.used(|usage| usage.grants.into()) == 0);
     assert_eq!(duel.side.parked(), 0);
+}
+
+#[test]
+fn r12_nobody_hears_of_writes_to_a_grant_that_has_ended() {
+    let mut duel = Duel::new(Part::quiet());
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    let holder = duel.holder(2);
+    let id = try_grant(&mut duel, &owner, holder).unwrap();
+    duel.steps(20);
+    let (lane, _, _) = duel.raw.grants().pop().unwrap();
+    owner.act(move |cx| cx.revoke(id).unwrap());
+    duel.until(|_| ends(&owner.events(), id) == (1, 0));
+    // Its key's value may still be known, so its name stays; the slot of its owner may have another context.
+    assert_eq!(duel.side.parked(), 1);
+    let context = duel.side.id_of("owner").unwrap();
+    let header = wire::Header {
+        src: holder.id.into(),
+        dst: context.into(),
+        ..duel.raw.header(lane)
+    };
+    let landed = Frame::Landed {
+        grant: id,
+        immediate: 1,
+        bytes: 1,
+    };
+    let refused = duel.side.stat("frames_refused");
+    duel.raw.send(lane, &header, &landed);
+    duel.until(|duel| duel.side.stat("frames_refused") > refused);
+    assert!(owner.events().is_empty());
 }

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId};
 use keyfence::limits::{Limit, Limits};
 use keyfence::pmd::Rkey;
 use keyfence::wire::{self, Frame, Header, WireContext};
@@ -24,21 +24,9 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Duel {
     })
 }
 
-fn holder(duel: &Duel, slot: u16) -> RemoteContext {
-    RemoteContext {
-        peer: PeerId(0),
-        session: duel.session(),
-        id: ContextId {
-            lcore: LcoreId(0),
-            slot,
-            generation: 1,
-        },
-    }
-}
-
 fn try_grant(duel: &mut Duel, owner: &Puppet) -> Result<GrantId, GrantError> {
     let made = Slot::new();
-    let (to_made, holder) = (made.clone(), holder(duel, 2));
+    let (to_made, holder) = (made.clone(), duel.holder(2));
     owner.act(move |cx| {
         let buf = cx.alloc(64).unwrap();
         to_made.set(cx.grant(&buf, 0..64, Rights::ALL, holder, Lease::None));
@@ -96,7 +84,7 @@ fn r9_imports_from_one_peer_are_limited() {
     let id = duel.side.id_of("taker").unwrap();
     for slot in 0..3 {
         let header = Header {
-            src: holder(&duel, 3).id.into(),
+            src: duel.holder(3).id.into(),
             dst: id.into(),
             ..duel.raw.header(0)
         };

@@ -12,6 +12,11 @@ mod judge;
 #[allow(dead_code, reason = "shared with the tests of the shipped machine")]
 #[path = "reclaim/regions.rs"]
 mod regions;
+#[path = "reclaim/repeats.rs"]
+mod repeats;
+#[allow(dead_code, reason = "shared with the tests of the shipped machine")]
+#[path = "reclaim/seen.rs"]
+mod seen;
 #[allow(dead_code, reason = "shared with the tests of the shipped machine")]
 #[path = "reclaim/world.rs"]
 mod world;

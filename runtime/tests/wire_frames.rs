@@ -6,8 +6,9 @@ mod property;
 use keyfence::ids::{ContextId, Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     ContextGone, CreditLimit, DecodeError, EncodeError, Found, Frame, Grant, HEADER_BYTES, Header,
-    Hello, Kind, List, MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS,
-    MAX_REVOKE_GRANTS, NO_LEASE, Name, Role, WireContext, decode, encode,
+    Hello, Kind, List, MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS,
+    MAX_ENDED_CONTEXTS, MAX_GRANTS, MAX_REVOKE_GRANTS, NO_LEASE, Name, Role, WireContext, decode,
+    encode,
 };
 use keyfence_pmd::{Rights, Rkey};
 use property::one_encoding_or_refused;
@@ -22,6 +23,7 @@ struct Parts {
     grants: Vec<GrantId>,
     limits: Vec<CreditLimit>,
     made: Vec<Grant>,
+    contexts: Vec<WireContext>,
     payload: Vec<u8>,
     words: [u64; 5],
     small: [u32; 6],
@@ -66,6 +68,14 @@ impl Parts {
                 quarantined_bytes: self.words[0],
             }),
             Kind::KeepAlive => Frame::KeepAlive { number: request },
+            Kind::Begin => Frame::Begin {
+                repair: request,
+                received: self.small[1],
+            },
+            Kind::Ended => Frame::Ended {
+                contexts: List::from(&self.contexts[..]),
+            },
+            Kind::End => Frame::End { repair: request },
             Kind::Bye => Frame::Bye { session: request },
             Kind::Landed => Frame::Landed {
                 grant,
@@ -88,6 +98,7 @@ impl Parts {
             target_lcore: LcoreId((lcores >> 16) as u16),
             siblings: session as u16,
             lcores: lane as u16,
+            repair: lcores,
             qp: messages,
             contexts: receive_depth,
             grants: frame_bytes,
@@ -130,17 +141,19 @@ fn parts() -> impl Strategy<Value = Parts> {
         vec(any::<u64>().prop_map(GrantId::from_bits), 0..40),
         vec(limit, 0..=MAX_CREDIT_LIMITS),
         vec(grant(), 0..=MAX_GRANTS),
+        vec(context(), 0..=MAX_ENDED_CONTEXTS),
         vec(any::<u8>(), 0..600),
         any::<[u64; 5]>(),
         any::<[u32; 6]>(),
         any::<[bool; 4]>(),
     )
         .prop_map(
-            |(name, grants, limits, made, payload, words, small, bits)| Parts {
+            |(name, grants, limits, made, contexts, payload, words, small, bits)| Parts {
                 name,
                 grants,
                 limits,
                 made,
+                contexts,
                 payload,
                 words,
                 small,

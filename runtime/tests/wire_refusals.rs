@@ -3,8 +3,8 @@
 use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId};
 use keyfence::wire::{
     DecodeError, EncodeError, Frame, Grant, HEADER_BYTES, Header, Hello, Kind, List,
-    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_REVOKE_GRANTS, Name,
-    NameError, Role, VERSION, WireContext, decode, encode,
+    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_ENDED_CONTEXTS, MAX_GRANTS,
+    MAX_REVOKE_GRANTS, Name, NameError, Role, VERSION, WireContext, decode, encode,
 };
 use keyfence_pmd::{Rights, Rkey};
 
@@ -29,6 +29,7 @@ fn hello() -> Vec<u8> {
         target_lcore: LcoreId(5),
         siblings: 2,
         lcores: 2,
+        repair: 9,
         qp: 6,
         contexts: 128,
         grants: 64,
@@ -88,11 +89,47 @@ fn the_layout_is_fixed() {
         MAX_REVOKE_GRANTS,
         MAX_DROPPED_GRANTS,
         MAX_CREDIT_LIMITS,
+        MAX_ENDED_CONTEXTS,
     ];
     assert_eq!(
         (VERSION, HEADER_BYTES, capacities),
-        (3, 24, [12, 59, 60, 48])
+        (4, 24, [12, 59, 60, 48, 81])
     );
+}
+
+#[test]
+fn the_layout_of_what_begins_a_repair_is_fixed() {
+    let context = |slot, generation| WireContext { slot, generation };
+    let contexts = [context(0x0102, 0x0304_0506), context(0x0708, 0x090A_0B0C)];
+    let begin = Frame::Begin {
+        repair: 0x0102_0304,
+        received: 0x0506_0708,
+    };
+    let list = Frame::Ended {
+        contexts: List::from(&contexts[..]),
+    };
+    let end = Frame::End {
+        repair: 0x0102_0304,
+    };
+    let bodies: [(Frame<'_>, u8, &[u8]); 3] = [
+        (begin, 15, &[4, 3, 2, 1, 8, 7, 6, 5]),
+        (list, 16, &[2, 0, 2, 1, 6, 5, 4, 3, 8, 7, 0xC, 0xB, 0xA, 9]),
+        (end, 17, &[4, 3, 2, 1]),
+    ];
+    for (frame, kind, body) in bodies {
+        let bytes = encoded(&frame);
+        assert_eq!((bytes[0], &bytes[HEADER_BYTES..]), (kind, body));
+    }
+    // At both ends no more than fit.
+    let (max, got) = (MAX_ENDED_CONTEXTS, MAX_ENDED_CONTEXTS + 1);
+    let many = vec![context(1, 1); got];
+    let many = Frame::Ended {
+        contexts: List::from(&many[..]),
+    };
+    let refused = encode(&Header::default(), &many, &mut [0; 1024]);
+    assert_eq!(refused, Err(EncodeError::ListTooLong { max, got }));
+    let bytes = with(encoded(&list), HEADER_BYTES, got as u8);
+    assert_eq!(decode(&bytes), Err(DecodeError::ListTooLong { max, got }));
 }
 
 #[test]
@@ -168,8 +205,8 @@ fn r12_a_control_frame_has_a_bound() {
 
 #[test]
 fn r12_a_hello_of_another_version_says_so_whatever_follows() {
-    let bytes = with(hello(), HEADER_BYTES, 4);
-    let other = DecodeError::BadVersion { ours: 3, got: 4 };
+    let bytes = with(hello(), HEADER_BYTES, 5);
+    let other = DecodeError::BadVersion { ours: 4, got: 5 };
     assert_eq!(decode(&bytes), Err(other));
     assert_eq!(decode(&bytes[..HEADER_BYTES + 2]), Err(other));
 }

@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn r6_a_reclaim_ends_before_the_shutdown_does() {
         let plan = Plan::new(1, 2, MAX_WINDOW_BYTES).expect("legal");
-        let bound_ns = timeouts().reclaim_bound_ns(plan.limits().context.grants);
+        let bound_ns = timeouts().reclaim_bound_ns(plan.limits().keys());
         assert!(bound_ns < timeouts().shutdown_timeout_ns, "{bound_ns}");
     }
 

@@ -70,7 +70,7 @@ pub struct ReclaimBound {
     pub drain_ns: u64,
     /// Of one control call.
     pub control_ns: u64,
-    /// The most keys of a context.
+    /// The most keys of the engine: its control thread serves them all.
     pub keys: u32,
     /// For each key.
     pub per_key_ns: u64,

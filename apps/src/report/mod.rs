@@ -8,6 +8,7 @@ mod perf;
 mod plants;
 mod probe;
 mod run;
+mod sim;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ pub use perf::*;
 pub use plants::*;
 pub use probe::*;
 pub use run::*;
+pub use sim::*;
 
 use crate::exit::Exit;
 
@@ -73,6 +75,8 @@ pub enum Body {
     Perf(Box<PerfBody>),
     /// Of `probe`.
     Probe(ProbeBody),
+    /// Of `sim`.
+    Sim(Box<SimBody>),
 }
 
 /// One thing that went wrong.

@@ -3,7 +3,7 @@
 use keyfence::ids::ContextId;
 
 use super::board::{BUSY, Board, DOOMED, READY, REVOKE};
-use super::random::Random;
+use crate::random::Random;
 
 /// How long a victim may take to become busy before it is killed as it is.
 const PATIENCE_NS: u64 = 20_000_000;

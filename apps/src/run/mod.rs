@@ -10,9 +10,8 @@ mod drive;
 mod oracle;
 mod pattern;
 #[cfg(feature = "plant")]
-mod plants;
+pub mod plants;
 mod progress;
-mod random;
 mod scene;
 mod summary;
 mod tally;
@@ -61,7 +60,11 @@ pub struct RunArgs {
 /// Runs the load of a file. `json` is whether last words are an object.
 pub fn run(args: &RunArgs, json: bool) -> Finished {
     #[cfg(feature = "plant")]
-    if let Some(finished) = args.plant.as_deref().and_then(plants::switch) {
+    if let Some(finished) = args
+        .plant
+        .as_deref()
+        .and_then(|name| plants::switch(name, "run"))
+    {
         return finished;
     }
     let config = match Config::load(&args.file, CATALOG) {
@@ -190,4 +193,45 @@ fn last_words(signal: i32) -> String {
     let why = format!("ended at once by a second signal, number {signal}; nothing was closed");
     let report = Report::new(Some("run"), vec![Problem::text(&why)]);
     serde_json::to_string(&report).expect("a report has string keys and finite numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use keyfence::ids::LcoreId;
+    use keyfence::pmd::soft::{Fabric, SoftConfig};
+    use keyfence::pmd::wrap::fault::{Fault, Injection, Plan};
+
+    use super::*;
+
+    /// The load of loopback.toml, on one CPU and with these plans for the devices.
+    fn finished(plans: [Plan; 2]) -> Finished {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/loopback.toml");
+        let config = Config::load(file.as_ref(), CATALOG).expect("it is in the repository");
+        let builders = (0..2).map(|at| EngineBuilder::from_config(&config, at).cpus(&[0]));
+        let fabric = Fabric::new();
+        let devices = plans.map(|plan| {
+            let soft = fabric.device(SoftConfig::default());
+            Fault::new(soft.expect("the default is legal"), plan)
+        });
+        let run = Run::begin(&config, false).expect("signals can be watched");
+        run.on(builders.collect(), devices.into())
+            .expect("it starts")
+    }
+
+    #[test]
+    fn b11_an_lcore_that_dies_is_exit_1_and_is_named() {
+        // While the engines connect, and under load.
+        for poll in [5, 200_000] {
+            let dies = Injection::Panic {
+                lcore: LcoreId(0),
+                poll,
+            };
+            let finished = finished([Plan::default(), Plan::new([dies])]);
+            assert_eq!(finished.exit.code(), 1);
+            let report = serde_json::to_value(&finished.report).expect("it is an object");
+            assert_eq!(report["ok"], false);
+            let errors = report["errors"].to_string();
+            assert!(errors.contains("side 1: lcore 0 died"), "{errors}");
+        }
+    }
 }

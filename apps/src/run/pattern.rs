@@ -3,7 +3,7 @@
 
 use keyfence::DmaSlice;
 
-use super::random::mix;
+use crate::random::mix;
 
 /// One fill of a buffer: by whom, and the how many-eth of his.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,10 +20,10 @@ pub const CAUGHT_BY: [(Plant, &str); Plant::ALL.len()] = [
 /// The word that lists the plants instead of planting one.
 const LIST: &str = "list";
 
-/// Plants `name`; gives a result where that is all: a list, or a name that no plant has.
-pub fn switch(name: &str) -> Option<Finished> {
+/// Plants `name` for `command`; gives a result where that is all: a list, or a name that no plant has.
+pub fn switch(name: &str, command: &str) -> Option<Finished> {
     if name == LIST {
-        return Some(list());
+        return Some(list(command));
     }
     match name.parse::<Plant>() {
         Ok(planted) => {
@@ -33,13 +33,13 @@ pub fn switch(name: &str) -> Option<Finished> {
         }
         Err(unknown) => Some(Finished {
             exit: Exit::BadStart,
-            report: Report::new(Some("run"), vec![Problem::text(&unknown.to_string())]),
+            report: Report::new(Some(command), vec![Problem::text(&unknown.to_string())]),
             text: String::new(),
         }),
     }
 }
 
-fn list() -> Finished {
+fn list(command: &str) -> Finished {
     let plants = CAUGHT_BY.map(|(plant, check)| PlantReport {
         name: plant.name(),
         stands_for: plant.stands_for(),
@@ -61,7 +61,7 @@ fn list() -> Finished {
         exit: Exit::Good,
         report: Report {
             body: Some(body),
-            ..Report::new(Some("run"), Vec::new())
+            ..Report::new(Some(command), Vec::new())
         },
         text,
     }

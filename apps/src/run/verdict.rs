@@ -174,7 +174,7 @@ impl Verdict {
     /// R6: the bound holds as long as no lcore stalls.
     fn fail_on_late_reclaims(&mut self, config: &Config, seen: &Seen) {
         if self.lcores.iter().all(|lcore| lcore.stalls == 0) {
-            let keys = config.limits.context.grants;
+            let keys = config.limits.keys();
             let bound_ns = config.timeouts.reclaim_bound_ns(keys);
             self.checks.late_reclaims = seen.reclaim_ns.count_above(bound_ns);
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// A file, as long as this lives.
 pub struct LoadFile {
-    _folder: TempDir,
+    folder: TempDir,
     path: String,
 }
 
@@ -81,8 +82,27 @@ pub fn loopback(edits: &[Edit<'_>]) -> LoadFile {
     fs::write(&path, text).expect("writable");
     LoadFile {
         path: path.to_str().expect("UTF-8").to_owned(),
-        _folder: folder,
+        folder,
     }
+}
+
+/// Engines that never meet: each has another secret.
+pub fn strangers(edits: &[Edit<'_>]) -> LoadFile {
+    let file = loopback(edits);
+    let mut text = fs::read_to_string(&file.path).expect("just written");
+    for (number, peer) in [(0, "right"), (1, "left")] {
+        let name = format!("secret-{number}");
+        let path = file.folder.path().join(&name);
+        let secret: Vec<u8> = (0..32).map(|at| at * 7 + number).collect();
+        fs::write(&path, secret).expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        let address = format!("address = \"local:{peer}\"");
+        let with_secret = format!("{address}\nsecret_file = \"{name}\"");
+        assert!(text.contains(&address), "{text}");
+        text = text.replace(&address, &with_secret);
+    }
+    fs::write(&file.path, text).expect("writable");
+    file
 }
 
 fn edited(text: &str, edit: &Edit<'_>) -> String {

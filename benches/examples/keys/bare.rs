@@ -4,17 +4,28 @@ use keyfence::pmd::{
     Access, Completion, ControlEvent, DataPath, Device, LcoreId, PdId, QpConfig, QpId, Region,
     Rights, SgeList, Window, WorkId, WorkOp, WorkRequest,
 };
-use keyfence_mempool::arena::{Arena, ArenaConfig};
+use keyfence_mempool::arena::{Arena, ArenaConfig, Policy};
 use keyfence_mempool::sync::Arc;
 
 use super::{KEYS, MOST_BYTES, Places};
 
 const DEPTH: u32 = 2 * KEYS as u32;
 
+/// What the memory that is registered lies in.
+#[derive(Clone, Copy)]
+pub enum Pages {
+    /// What an engine's arena has: hugepages if there are any.
+    Engines,
+    /// Of 4 KiB.
+    Plain,
+}
+
 /// Two connected queue pairs; keys are made on the first.
 pub struct Bare<D: Device> {
     sides: [Side<D>; 2],
     arena: Arc<Arena>,
+    /// Of plain pages, as the memory of a program that takes no trouble over it.
+    plain: Arc<Arena>,
     region: Region,
     windows: Vec<Window>,
     tag: u8,
@@ -31,8 +42,16 @@ impl<D: Device> Bare<D> {
     pub fn new(places: &Places, open: impl Fn() -> D) -> Self {
         let mut sides = [(); 2].map(|()| Side::new(open()));
         connect(&mut sides, &places.bare);
-        let arena = Arena::map(&ArenaConfig::new(MOST_BYTES));
-        let arena = Arc::new(arena.expect("the machine has a few MiB"));
+        let map = |config: &ArenaConfig| {
+            let arena = Arena::map(config).expect("the machine has a few MiB");
+            Arc::new(arena)
+        };
+        let arena = map(&ArenaConfig::new(MOST_BYTES));
+        let plain = map(&ArenaConfig {
+            transparent: false,
+            hugepages: Policy::Off,
+            ..ArenaConfig::new(MOST_BYTES)
+        });
         let access = Access {
             remote: Rights::NONE,
             bind: true,
@@ -45,19 +64,24 @@ impl<D: Device> Bare<D> {
             windows: windows.collect(),
             sides,
             arena,
+            plain,
             region,
             tag: 0,
         }
     }
 
-    pub fn register_all(&self, bytes: usize) -> Vec<Region> {
+    pub fn register_all(&self, pages: Pages, bytes: usize) -> Vec<Region> {
         let access = Access {
             remote: Rights::READ_WRITE,
             bind: false,
         };
         let side = &self.sides[0];
+        let arena = match pages {
+            Pages::Engines => &self.arena,
+            Pages::Plain => &self.plain,
+        };
         let register = |_| {
-            let region = side.device.register(side.pd, &self.arena, 0..bytes, access);
+            let region = side.device.register(side.pd, arena, 0..bytes, access);
             region.expect("a region")
         };
         (0..KEYS).map(register).collect()

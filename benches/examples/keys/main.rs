@@ -10,6 +10,8 @@ mod engines;
 
 use std::time::Instant;
 
+use self::bare::Pages;
+
 use keyfence::Secret;
 use keyfence::pmd::Device;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
@@ -18,7 +20,7 @@ use keyfence_benches::Quartiles;
 /// Grants, registrations and bare keys of a round.
 pub const KEYS: usize = 1000;
 
-/// Bytes of each key, all over the same memory: what a registration costs grows with its pages.
+/// Bytes of each key, all over the same memory: what a registration costs grows with its pages, and what a window costs does not.
 const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 /// The largest of them.
@@ -101,43 +103,52 @@ fn measure<D: Device>(name: &str, places: &Places, open: impl Fn() -> D) {
     // The first of all is a warm-up.
     rounds(&mut engines, &mut bare, SIZES[0], 1);
     for bytes in SIZES {
-        let [both, alone] = rounds(&mut engines, &mut bare, bytes, ROUNDS);
+        let [both, plain, alone] = rounds(&mut engines, &mut bare, bytes, ROUNDS);
         println!(
-            "{{\"device\":\"{name}\",\"keys\":{KEYS},\"bytes\":{bytes},\"rounds\":{ROUNDS},\"times_as_fast_as_registration\":{both},\"revoke_to_bare_chain\":{alone}}}"
+            "{{\"device\":\"{name}\",\"keys\":{KEYS},\"bytes\":{bytes},\"rounds\":{ROUNDS},\"times_as_fast_as_registration\":{both},\"times_as_fast_as_registration_of_plain_pages\":{plain},\"revoke_to_bare_chain\":{alone}}}"
         );
     }
 }
 
-/// The quartiles of how many times as fast grants are as registrations, and of what the revokes reach of a bare chain, as JSON.
+/// The quartiles of how many times as fast grants are as registrations, of an arena's pages and of plain ones, and of what the revokes reach of a bare
+/// chain, as JSON.
 fn rounds<D: Device>(
     engines: &mut engines::Engines<D>,
     bare: &mut bare::Bare<D>,
     bytes: usize,
     rounds: usize,
-) -> [String; 2] {
+) -> [String; 3] {
     let mut both = Vec::new();
+    let mut plain = Vec::new();
     let mut alone = Vec::new();
     for round in 0..rounds {
         let grant_ns = timed(|| engines.grant_all(bytes));
         let revoke_ns = timed(|| engines.revoke_all());
-        let mut regions = Vec::new();
-        let register_ns = timed(|| regions = bare.register_all(bytes));
-        let deregister_ns = timed(|| bare.deregister_all(&regions));
+        let registered = |pages| {
+            let mut regions = Vec::new();
+            let register_ns = timed(|| regions = bare.register_all(pages, bytes));
+            (register_ns, timed(|| bare.deregister_all(&regions)))
+        };
+        let (register_ns, deregister_ns) = registered(Pages::Engines);
+        let (register_plain_ns, deregister_plain_ns) = registered(Pages::Plain);
         let bind_ns = timed(|| bare.bind_all(bytes));
         let chain_ns = timed(|| bare.invalidate_all());
         both.push((register_ns + deregister_ns) / (grant_ns + revoke_ns));
+        plain.push((register_plain_ns + deregister_plain_ns) / (grant_ns + revoke_ns));
         alone.push(chain_ns / revoke_ns);
         println!(
-            "{bytes} bytes, round {round}, ns a key: grant {:.0} revoke {:.0}; register {:.0} deregister {:.0}; bare bind {:.0} invalidation {:.0}",
+            "{bytes} bytes, round {round}, ns a key: grant {:.0} revoke {:.0}; register {:.0} deregister {:.0}; of plain pages {:.0} and {:.0}; bare bind {:.0} invalidation {:.0}",
             grant_ns / KEYS as f64,
             revoke_ns / KEYS as f64,
             register_ns / KEYS as f64,
             deregister_ns / KEYS as f64,
+            register_plain_ns / KEYS as f64,
+            deregister_plain_ns / KEYS as f64,
             bind_ns / KEYS as f64,
             chain_ns / KEYS as f64,
         );
     }
-    [both, alone].map(|values| {
+    [both, plain, alone].map(|values| {
         let of = Quartiles::of(&values).expect("there are rounds");
         format!(
             "{{\"p25\":{:.3},\"p50\":{:.3},\"p75\":{:.3}}}",

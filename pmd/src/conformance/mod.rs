@@ -14,6 +14,7 @@ mod domains;
 mod errors;
 mod events;
 mod flush;
+mod gone;
 mod grants;
 pub(crate) mod in_flight;
 mod invalidate;
@@ -119,6 +120,7 @@ pub fn all<D: Device>() -> Vec<Test<D>> {
         own::tests(),
         limits::tests(),
         errors::tests(),
+        gone::tests(),
         events::tests(),
     ]
     .into_iter()

@@ -2,7 +2,7 @@
 
 use super::stream::{LINE_BYTES, SLICE_BYTES};
 use crate::device::Caps;
-use crate::error::ControlError;
+use crate::error::{ControlError, within};
 use crate::work::MAX_SGE;
 
 /// Bytes of private data that a connection request carries: what the real rdma_cm can (FACTS: 56).
@@ -97,6 +97,8 @@ impl SoftConfig {
             max_receive_depth: self.max_receive_depth,
             max_sge: MAX_SGE,
             max_inline_bytes: self.max_inline_bytes,
+            // A begun request is copied into the segment either way.
+            inline_pays_bytes: 0,
             max_operation_bytes: self.max_operation_bytes,
             max_private_bytes: MAX_PRIVATE_BYTES,
             windows: true,
@@ -110,25 +112,6 @@ impl SoftConfig {
             invalidate_checks: true,
         }
     }
-}
-
-/// Refuses a value outside `min..=max`.
-pub(crate) fn within(
-    what: &'static str,
-    value: impl Into<u64>,
-    min: u64,
-    max: u64,
-) -> Result<(), ControlError> {
-    let value = value.into();
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(ControlError::OutOfRange {
-        what,
-        value,
-        min,
-        max,
-    })
 }
 
 fn power_of_two(what: &'static str, value: u64) -> Result<(), ControlError> {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::books::{MAX_REQUESTS, QpState, Request};
-use super::config::{MAX_PRIVATE_BYTES, within};
+use super::config::MAX_PRIVATE_BYTES;
 use super::device::Shared;
 use super::link::{Link, Side};
 use crate::device::ControlEvent;
-use crate::error::ControlError;
+use crate::error::{ControlError, within};
 use crate::ids::{QpId, RequestId};
 
 impl Shared {

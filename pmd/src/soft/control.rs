@@ -7,13 +7,12 @@ use keyfence_mempool::arena::Arena;
 use keyfence_mempool::sync::{Arc, AtomicBool, Ordering};
 
 use super::books::{Books, Killed, QpRecord, QpState, RegionRecord, WindowRecord};
-use super::config::within;
 use super::datapath::Attach;
 use super::device::{Shared, SoftDevice};
 use super::endpoint::{Endpoint, QpFlags};
 use super::keys::{Extent, Identity, Phase, handle};
 use crate::device::{Access, Caps, Control, ControlEvent, QpConfig, Region, Window};
-use crate::error::ControlError;
+use crate::error::{ControlError, within};
 use crate::ids::{Lkey, PdId, QpId, RegionId, RequestId, Rkey, WindowId};
 
 impl Control for SoftDevice {

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use keyfence_mempool::sync::Ordering;
 
 use super::books::{Books, Request};
-use super::config::{MAX_PRIVATE_BYTES, within};
+use super::config::MAX_PRIVATE_BYTES;
 use super::device::Shared;
 use super::error::system;
 use super::qp::{QpRecord, QpState};
@@ -19,7 +19,7 @@ use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, QpState as State, wait_for_accesses,
 };
 use crate::device::ControlEvent;
-use crate::error::ControlError;
+use crate::error::{ControlError, within};
 use crate::ids::{QpId, RequestId};
 
 /// Connection requests that a device holds unanswered.

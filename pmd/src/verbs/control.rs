@@ -7,7 +7,6 @@ use std::sync::Arc as StdArc;
 use keyfence_mempool::arena::Arena;
 use keyfence_mempool::sync::{Arc, Ordering};
 
-use super::config::within;
 use super::device::{Shared, VerbsDevice};
 use super::endpoint::{Endpoint, RequestLimits};
 use super::error::{no_more, system};
@@ -16,7 +15,7 @@ use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
 use super::sys::{Cq, Pd, Qp, QpSizes, RemoteAccess};
 use crate::device::{Access, Caps, Control, ControlEvent, QpConfig, Region, Window};
-use crate::error::ControlError;
+use crate::error::{ControlError, within};
 use crate::ids::{PdId, QpId, RegionId, RequestId, WindowId};
 
 impl Control for VerbsDevice {

@@ -136,6 +136,7 @@ const CAPS: Caps = Caps {
     max_receive_depth: 1024,
     max_sge: 4,
     max_inline_bytes: 64,
+    inline_pays_bytes: 0,
     max_operation_bytes: 1 << 30,
     max_private_bytes: 56,
     windows: true,

@@ -246,6 +246,22 @@ const REJECTED_BY: &[(Rule, &str)] = &[
         Rule::LosesPrivateData,
         "a_connection_carries_private_data_both_ways",
     ),
+    (
+        Rule::EndsWhatIsGone,
+        "a_region_that_is_gone_is_no_such_region",
+    ),
+    (
+        Rule::EndsWhatIsGone,
+        "a_window_that_is_gone_is_no_such_window",
+    ),
+    (
+        Rule::EndsWhatIsGone,
+        "a_domain_that_is_gone_is_no_such_domain",
+    ),
+    (
+        Rule::EndsWhatIsGone,
+        "a_queue_pair_that_is_gone_is_no_such_queue_pair",
+    ),
 ];
 
 /// How a test of the suite goes on devices that break the rule.

@@ -84,6 +84,7 @@ pub(super) enum Submit {
     Write {
         import: Import,
         offset: u64,
+        idempotent: bool,
     },
     WriteImmediate {
         import: Import,
@@ -142,6 +143,10 @@ pub(super) enum Command {
     Revoke(GrantId),
     Flush {
         token: u64,
+    },
+    Resume {
+        /// Events that the client had taken.
+        taken: u64,
     },
     Lookup {
         peer: PeerId,

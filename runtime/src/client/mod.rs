@@ -105,6 +105,8 @@ pub struct Client {
     events: Consumer<ClientEvent>,
     beats: Arc<AtomicU64>,
     beat: u64,
+    /// Events taken.
+    taken: u64,
 }
 
 impl Client {
@@ -131,6 +133,7 @@ impl Client {
             events,
             beats,
             beat: 0,
+            taken: 0,
         };
         (client, side)
     }
@@ -152,6 +155,7 @@ impl Client {
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.beat();
         let event = self.events.pop();
+        self.taken += u64::from(event.is_some());
         if let Some(ClientEvent::Opened { context }) = &event {
             self.bell.attach(context.slot.into());
         }
@@ -217,6 +221,16 @@ impl Client {
     /// [`CommandError`]; nothing was sent then.
     pub fn revoke(&mut self, grant: GrantId) -> Result<(), CommandError> {
         self.send_plain(Command::Revoke(grant))
+    }
+
+    /// Goes on behind an operation of unknown end, as [`Context::resume`](crate::Context::resume) does: what is sent behind this command is posted, if every completion that says
+    /// [`Status::Indeterminate`](crate::Status::Indeterminate) or [`Status::NotSent`](crate::Status::NotSent) so far was taken by [`Client::poll_event`]. If not, it does nothing: call it again behind the next one.
+    ///
+    /// # Errors
+    /// [`CommandError`]; nothing was sent then.
+    pub fn resume(&mut self) -> Result<(), CommandError> {
+        let taken = self.taken;
+        self.send_plain(Command::Resume { taken })
     }
 
     /// Asks for proof that everything retired before this command was carried out has ended; answered by

@@ -22,7 +22,31 @@ impl Client {
         token: u64,
     ) -> Result<(), CommandError<Locals>> {
         let import = *import;
-        self.submit(Submit::Write { import, offset }, from, token)
+        let what = Submit::Write {
+            import,
+            offset,
+            idempotent: false,
+        };
+        self.submit(what, from, token)
+    }
+
+    /// Writes where it does no harm if the bytes are written twice; see [`Context::write_idempotent`](crate::Context::write_idempotent).
+    ///
+    /// # Errors
+    /// [`CommandError`], with the buffers.
+    pub fn write_idempotent(
+        &mut self,
+        import: &Import,
+        offset: u64,
+        from: Locals,
+        token: u64,
+    ) -> Result<(), CommandError<Locals>> {
+        let what = Submit::Write {
+            import: *import,
+            offset,
+            idempotent: true,
+        };
+        self.submit(what, from, token)
     }
 
     /// Writes, and then tells the owner: it gets [`Event::Landed`](crate::Event::Landed) with `immediate`.

@@ -10,6 +10,7 @@ use crate::client::{ClientEvent, Locals};
 use crate::engine::Context;
 use crate::error::SubmitError;
 use crate::event::Event;
+use crate::op::Status;
 use crate::service::{Service, Work};
 
 /// Commands carried out in one step, so that other contexts get their turn.
@@ -26,6 +27,10 @@ pub(crate) struct ClientSide {
     pending: Pending,
     heart: Heart,
     opened: bool,
+    /// Events said to the client.
+    pushed: u64,
+    /// Which of them was the last that told of an operation of unknown end, or of one that was not sent behind such.
+    unknown_at: u64,
 }
 
 /// When the client was last heard of.
@@ -55,6 +60,8 @@ impl ClientSide {
             pending: Pending::new(ops),
             heart,
             opened: false,
+            pushed: 0,
+            unknown_at: 0,
         }
     }
 
@@ -81,6 +88,7 @@ impl ClientSide {
             "nothing is said without room for it"
         );
         self.room -= 1;
+        self.pushed += 1;
     }
 
     /// Carries out one command. At most one event comes of it now, for which there is room.
@@ -112,6 +120,9 @@ impl ClientSide {
                     self.push(ClientEvent::RevokeRefused { grant, why });
                 }
             }
+            // What it has not heard of, it can't have meant.
+            Command::Resume { taken } if taken >= self.unknown_at => cx.resume(),
+            Command::Resume { .. } => {}
             Command::Flush { token } => {
                 if let Err(why) = cx.flush(token) {
                     self.push(ClientEvent::FlushRefused { token, why });
@@ -182,6 +193,9 @@ impl Service for ClientSide {
             Event::Completed(mut done) => {
                 let (token, locals) = self.pending.take(done.token);
                 done.token = token;
+                if matches!(done.status, Status::Indeterminate | Status::NotSent) {
+                    self.unknown_at = self.pushed + 1;
+                }
                 ClientEvent::Completed { done, locals }
             }
             other => ClientEvent::Event(other),
@@ -248,7 +262,14 @@ fn submit(
     slot: u64,
 ) -> Result<(), SubmitError> {
     match what {
-        Submit::Write { import, offset } => cx.write(import, *offset, ranges, slot),
+        Submit::Write {
+            import,
+            offset,
+            idempotent,
+        } => match idempotent {
+            true => cx.write_idempotent(import, *offset, ranges, slot),
+            false => cx.write(import, *offset, ranges, slot),
+        },
         Submit::WriteImmediate {
             import,
             offset,

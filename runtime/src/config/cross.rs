@@ -31,13 +31,13 @@ fn check_reclaim_bound(config: &Config, report: &mut Report<'_>) {
     let keys: Vec<&str> = keys
         .iter()
         .map(String::as_str)
-        .chain(["limits.context.grants"])
+        .chain(["limits.grants"])
         .collect();
-    let (timeouts, grants) = (&config.timeouts, config.limits.context.grants);
+    let (timeouts, most) = (&config.timeouts, config.limits.keys());
     report.check(&keys, || {
-        let bound_ns = timeouts.reclaim_bound_ns(grants);
+        let bound_ns = timeouts.reclaim_bound_ns(most);
         let terms = format!(
-            "fence {} + invalidate {} + drain {} + 3 x control {} + {grants} keys x per_key {}",
+            "fence {} + invalidate {} + drain {} + 3 x control {} + {most} keys x per_key {}",
             show_ns(timeouts.fence_timeout_ns),
             show_ns(timeouts.invalidate_timeout_ns),
             show_ns(timeouts.drain_timeout_ns),

@@ -76,6 +76,10 @@ pub(super) const KEYS: &[Key<Limits>] = &[
         Kind::Count(MIN.epochs, u16::MAX as u32, |l| &mut l.epochs),
     ),
     Key::optional(
+        "rebuilds",
+        Kind::Count(MIN.rebuilds, 1024, |l| &mut l.rebuilds),
+    ),
+    Key::optional(
         "trace_records",
         Kind::Count(MIN.trace_records, 1 << 24, |l| &mut l.trace_records),
     ),

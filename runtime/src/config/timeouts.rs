@@ -13,7 +13,7 @@ pub struct Timeouts {
     pub drain_timeout_ns: u64,
     /// `control`: deadline of one control call, counted from its submission.
     pub control_timeout_ns: u64,
-    /// `per_key`: what each key of a context adds to its reclaim, for deallocations one by one.
+    /// `per_key`: what each key of the engine adds to a reclaim: the control thread makes and ends them one by one, whoever's they are.
     pub per_key_ns: u64,
     /// `keepalive`: interval of keep-alives to a peer.
     pub keepalive_interval_ns: u64,
@@ -30,8 +30,8 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// R6: within how many ns a reclaim of a context with `keys` keys ends. The engine's own is with
-    /// [`ContextLimits::grants`](crate::limits::ContextLimits::grants) keys.
+    /// R6: within how many ns a reclaim ends in an engine with `keys` keys, which is [`Limits::grants`](crate::limits::Limits::grants) of them at most. Others' keys
+    /// count: one control thread serves all contexts, and a context's calls may stand behind those of all.
     ///
     /// Two rounds of control calls lie on the path (deallocating a lane's windows, destroying its queue pair), and moving it to error
     /// is a third.
@@ -45,7 +45,12 @@ impl Timeouts {
     pub fn reclaim_bound_ns(&self, keys: u32) -> u64 {
         self.fence_timeout_ns
             .saturating_add(self.invalidate_timeout_ns)
-            .saturating_add(self.drain_timeout_ns)
+            .saturating_add(self.final_timeout_ns(keys))
+    }
+
+    /// The part of it behind fence and invalidate: what the control side needs at most.
+    pub(crate) fn final_timeout_ns(&self, keys: u32) -> u64 {
+        self.drain_timeout_ns
             .saturating_add(self.control_timeout_ns.saturating_mul(3))
             .saturating_add(self.per_key_ns.saturating_mul(u64::from(keys)))
     }

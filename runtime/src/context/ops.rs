@@ -1,10 +1,9 @@
 //! Operations submitted and not completed: a slab of fixed size, with links for the queues that they wait in.
 
-use keyfence_mempool::buf::BufId;
-use keyfence_pmd::Rkey;
-
 use crate::ids::{ContextId, LaneId, RemoteContext};
+use crate::lane::repair::Verdict;
 use crate::op::{OpKind, Status};
+use keyfence_mempool::buf::BufId;
 
 /// No operation.
 pub const NIL: u32 = u32::MAX;
@@ -34,8 +33,6 @@ pub enum Target {
         import: u32,
         /// The first byte at the peer.
         address: u64,
-        /// The key.
-        rkey: Rkey,
         /// The context whose memory it is.
         owner: RemoteContext,
     },
@@ -75,6 +72,8 @@ pub struct Op {
     pub done_bytes: u64,
     /// Work requests posted and not proven executed.
     pub in_flight: u32,
+    /// Work requests that a break has cut off and nobody has judged.
+    pub cut: u32,
     /// How far it is.
     pub stage: Stage,
     /// The end that was decided before all of it was posted.
@@ -83,6 +82,12 @@ pub struct Op {
     pub argument: u64,
     /// New value of a compare-and-swap; former value once it is done.
     pub value: u64,
+    /// Whether it may be executed twice.
+    pub idempotent: bool,
+    /// Whether a part of it may have been executed before it was to be posted again.
+    pub again: bool,
+    /// What a break has left of it, while that is judged.
+    pub verdict: Option<Verdict>,
     /// The next in its queue.
     pub next: u32,
 }
@@ -159,6 +164,11 @@ impl Ops {
             .expect("an operation in flight is in the slab")
     }
 
+    /// The operation in `slot`, to change, if there is one.
+    pub fn find_mut(&mut self, slot: u32) -> Option<&mut Op> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
     /// Forgets an operation; it must be there.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
@@ -200,6 +210,21 @@ impl OpQueue {
         self.tail = op;
     }
 
+    /// Puts an operation that is in no queue in front of all.
+    pub fn push_front(&mut self, ops: &mut Ops, op: u32) {
+        ops.get_mut(op).next = self.head;
+        if self.head == NIL {
+            self.tail = op;
+        }
+        self.head = op;
+    }
+
+    /// The one behind `op`, which is in the queue.
+    pub fn after(&self, ops: &Ops, op: u32) -> Option<u32> {
+        let next = ops.get(op).next;
+        (next != NIL).then_some(next)
+    }
+
     /// Takes the oldest operation out of the queue; it stays in the slab.
     #[inline]
     pub fn pop(&mut self, ops: &mut Ops) -> Option<u32> {
@@ -215,24 +240,39 @@ impl OpQueue {
     pub fn take_first(&mut self, ops: &mut Ops, mut pred: impl FnMut(&Op) -> bool) -> Option<u32> {
         let mut before = NIL;
         let mut at = self.head;
-        while at != NIL {
-            let next = ops.get(at).next;
-            if pred(ops.get(at)) {
-                ops.get_mut(at).next = NIL;
-                if before == NIL {
-                    self.head = next;
-                } else {
-                    ops.get_mut(before).next = next;
-                }
-                if self.tail == at {
-                    self.tail = before;
-                }
-                return Some(at);
-            }
+        while at != NIL && !pred(ops.get(at)) {
             before = at;
-            at = next;
+            at = ops.get(at).next;
         }
-        None
+        self.unlink(ops, before, at)
+    }
+
+    /// Takes an operation out of the queue, wherever it stands; whether it was there.
+    pub fn strike(&mut self, ops: &mut Ops, op: u32) -> bool {
+        let mut before = NIL;
+        let mut at = self.head;
+        while at != NIL && at != op {
+            before = at;
+            at = ops.get(at).next;
+        }
+        self.unlink(ops, before, at).is_some()
+    }
+
+    /// Takes out the operation `at`, which stands behind `before`.
+    fn unlink(&mut self, ops: &mut Ops, before: u32, at: u32) -> Option<u32> {
+        if at == NIL {
+            return None;
+        }
+        let next = core::mem::replace(&mut ops.get_mut(at).next, NIL);
+        if before == NIL {
+            self.head = next;
+        } else {
+            ops.get_mut(before).next = next;
+        }
+        if self.tail == at {
+            self.tail = before;
+        }
+        Some(at)
     }
 }
 
@@ -262,10 +302,14 @@ mod tests {
             posted_bytes: 0,
             done_bytes: 0,
             in_flight: 0,
+            cut: 0,
             stage: Stage::Queued,
             fate: None,
             argument: 0,
             value: 0,
+            idempotent: false,
+            again: false,
+            verdict: None,
             next: NIL,
         }
     }

@@ -6,7 +6,8 @@ use keyfence_mempool::buf::BufId;
 
 use crate::context::quota::Quota;
 use crate::event::Event;
-use crate::ids::{ContextId, LaneId, LcoreId, RemoteContext, SessionId};
+use crate::ids::{ContextId, LcoreId, RemoteContext, SessionId};
+use crate::lane::link::LinkName;
 
 /// Remote contexts that a context is remembered to have to do with.
 const ACQUAINTANCES: usize = 64;
@@ -46,8 +47,8 @@ pub struct OwnedBuf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldMessage {
     /// The lane it came on.
-    pub lane: LaneId,
-    /// The lane's session: the lane's slot may have another one by the time the message is given back.
+    pub link: LinkName,
+    /// The lane's session: there may be another one by the time the message is given back.
     pub session: SessionId,
     /// Its buffer in the receive pool.
     pub id: BufId,
@@ -57,7 +58,7 @@ pub struct HeldMessage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldLanding {
     /// The lane it came on.
-    pub lane: LaneId,
+    pub link: LinkName,
     /// The lane's session.
     pub session: SessionId,
 }
@@ -81,6 +82,8 @@ pub struct ContextState {
     pub messages_limit: usize,
     /// What it was not yet told.
     pub events: VecDeque<Event>,
+    /// Events that it was told.
+    pub events_told: u64,
     /// Most entries of `events`.
     pub events_limit: usize,
     /// The lanes of the `Landed` among `events`, in order: each takes a message's credit until it is told.
@@ -217,6 +220,7 @@ impl Contexts {
             messages: Vec::with_capacity(messages),
             messages_limit: messages,
             events: VecDeque::with_capacity(events),
+            events_told: 0,
             events_limit: events,
             landed: VecDeque::with_capacity(messages),
             wants_writable: false,
@@ -309,6 +313,22 @@ impl Contexts {
             slot,
             generation: self.slots[slot as usize].generation,
         }
+    }
+
+    /// The last context in `slot` whose reclaim has ended, if there was one.
+    pub fn last_ended(&self, slot: u16) -> Option<ContextId> {
+        let ContextState {
+            phase, generation, ..
+        } = self.slots[slot as usize];
+        let ended = match phase {
+            Phase::Free | Phase::Quarantined => generation,
+            Phase::Live | Phase::Closing | Phase::Cordoned { .. } => generation - 1,
+        };
+        let id = ContextId {
+            generation: ended,
+            ..self.id(slot)
+        };
+        (ended > 0).then_some(id)
     }
 
     /// The slot of a context, if `slot` and `generation` name a live one.

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use crate::engine::control::ControlSide;
 use crate::engine::peers::PeerPhase;
 use crate::ids::{Incarnation, LcoreId, PeerId};
-use crate::session::{JoinRefusal, Refused, Request, name_tag};
+use crate::session::{Admission, JoinRefusal, Refused, Request, name_tag};
 
 impl<D: Device> ControlSide<D> {
     /// The peer wants a lane.
@@ -14,7 +14,7 @@ impl<D: Device> ControlSide<D> {
         if let Err(why) = self.admit(id, private) {
             self.admissions.requests_refused += 1;
             tracing::debug!(%why, "a lane was refused");
-            let said = Refused::new(&why, self.peers.siblings);
+            let said = Refused::new(&why);
             // The asker may have gone meanwhile.
             let _ = self.device.reject(id, said.as_bytes());
         }
@@ -28,14 +28,17 @@ impl<D: Device> ControlSide<D> {
         if self.parting {
             return Err(JoinRefusal::Ended);
         }
-        if let Err(why) = self.check_request(peer, &request) {
+        self.check_request(peer, &request).inspect_err(|why| {
             self.refuse(peer, why.clone());
-            return Err(why);
+        })?;
+        if request.repair != 0 {
+            return self.admit_rebuild(id, peer, &request);
         }
+        let admission = Admission::accepting(&request, 0)?;
         self.admit_to_session(peer, &request)?;
-        let ends = ends(&request);
-        let made = self.make_lane(peer, ends, request.number.into(), Some((id, request)));
-        made.map_err(|error| {
+        let asked = Some((id, admission));
+        let made = self.make_lane(peer, ends(&request), request.number(), 0, asked);
+        made.map(drop).map_err(|error| {
             if self.peers.forget_joining(peer) {
                 self.refuse(peer, error.into());
             } else {
@@ -52,13 +55,13 @@ impl<D: Device> ControlSide<D> {
         if self.is_ours_to_join(peer) {
             return Err(JoinRefusal::Role);
         }
-        let (ours, theirs) = (self.peers.siblings, u16::from(request.siblings));
+        let (ours, theirs) = (self.peers.siblings, request.siblings());
         if theirs != ours {
             return Err(JoinRefusal::Lanes { ours, theirs });
         }
         let fits = u16::from(request.target_lcore) < self.peers.lcores
             && u16::from(request.source_lcore) < self.peers.get(peer).most_lcores
-            && u16::from(request.number) < ours;
+            && request.number() < ours;
         fits.then_some(()).ok_or(JoinRefusal::Malformed)
     }
 
@@ -85,9 +88,7 @@ impl<D: Device> ControlSide<D> {
                 if entry.lcores > 0 && u16::from(request.source_lcore) >= entry.lcores {
                     return Err(JoinRefusal::Malformed);
                 }
-                let had = self
-                    .peers
-                    .has_lane(peer, ends(request), request.number.into());
+                let had = self.peers.has_lane(peer, ends(request), request.number());
                 (!had).then_some(()).ok_or(JoinRefusal::Duplicate)
             }
             // Both losses must have ended before a new session opens.
@@ -97,7 +98,7 @@ impl<D: Device> ControlSide<D> {
 }
 
 /// The lcores of a lane that the peer asks for, ours first.
-fn ends(request: &Request) -> (LcoreId, LcoreId) {
+pub(super) fn ends(request: &Request) -> (LcoreId, LcoreId) {
     let lcore = |lcore: u8| LcoreId(lcore.into());
     (lcore(request.target_lcore), lcore(request.source_lcore))
 }

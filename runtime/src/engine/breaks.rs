@@ -1,5 +1,5 @@
-//! Lanes that come up, and lanes that break. Until lanes are repaired, a broken lane ends its session: every lane of the peer goes to error,
-//! is drained, its windows are deallocated and its queue pair destroyed; what that proves ends the epochs; and then comes `PeerDown`.
+//! Lanes that come up, lanes that break, and sessions that end. A lane that broke is drained, its windows are deallocated and its queue pair destroyed; what that proves ends
+//! the epochs. Then its link goes to another lane (`repair.rs`); or the session is over, the same happens to each of its lanes, and then comes `PeerDown`.
 
 use keyfence_pmd::QpId;
 
@@ -7,7 +7,7 @@ use crate::engine::command::{PeerSizes, ToControl};
 use crate::engine::complete::receive_slot;
 use crate::engine::state::Core;
 use crate::event::Event;
-use crate::ids::{LaneId, PeerId};
+use crate::ids::{LaneId, PeerId, SessionId};
 use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
 use crate::lane::queue::Request;
@@ -18,18 +18,24 @@ use crate::reclaim;
 impl Core {
     /// A lane's queue pair exists: its receives are posted before it is connected.
     pub(super) fn attach_lane(&mut self, lane: LaneId, siblings: u16, entry: Box<Lane>) {
-        let peer = &mut self.peers[entry.peer.0 as usize];
-        let lcore = entry.peer_lcore.0 as usize;
-        if peer.lanes.len() <= lcore {
-            peer.lanes.resize(lcore + 1, Vec::new());
+        if entry.repair == 0 {
+            let peer = &mut self.peers[entry.peer.0 as usize];
+            let lcore = entry.peer_lcore.0 as usize;
+            if peer.lanes.len() <= lcore {
+                peer.lanes.resize(lcore + 1, Vec::new());
+            }
+            let route = &mut peer.lanes[lcore];
+            route.resize(siblings as usize, None);
+            route[entry.number as usize] = Some(lane);
+            peer.session = Some(entry.session);
+            peer.down_told = false;
         }
-        let route = &mut peer.lanes[lcore];
-        route.resize(siblings as usize, None);
-        route[entry.number as usize] = Some(lane);
-        peer.session = Some(entry.session);
-        peer.down_told = false;
         let slot = &mut self.lanes[lane.0 as usize];
         assert!(slot.is_none(), "the control side gives out free slots");
+        assert!(
+            self.machine.lane_is_new(lane),
+            "R2: what was said of a lane is not said of the next one in its place"
+        );
         *slot = Some(entry);
         self.lanes_taken |= 1 << lane.0;
         self.refill_receives(lane);
@@ -41,7 +47,7 @@ impl Core {
         if entry.phase == LanePhase::Attached {
             entry.phase = LanePhase::Greeting;
             entry.greeting.ours = Some(hello);
-            entry.control.ask(Request::Hello);
+            entry.link.control.ask(Request::Hello);
         }
     }
 
@@ -68,7 +74,11 @@ impl Core {
         entry.peer_messages = peer.messages;
         entry.peer_frame_bytes = peer.frame_bytes;
         entry.credits = credits;
+        if entry.repair > 0 {
+            return self.repair_admitted(lane);
+        }
         entry.phase = LanePhase::Up;
+        entry.has_been_up = true;
         self.learn_from_sisters(lane);
         while let Some(frame) = self.lane_mut(lane).greeting.held.pop_front() {
             self.take_frame(lane, frame);
@@ -90,9 +100,10 @@ impl Core {
         if !entry.is_sound() {
             return;
         }
+        let was_admitted = entry.phase == LanePhase::Admitted;
         entry.phase = LanePhase::Draining { until_ns };
         self.lanes_draining += 1;
-        entry.control.clear();
+        entry.link.control.clear();
         entry.closing.clear();
         // What the device has not taken is never posted; it counts as flushed.
         let untaken = entry.staged.len();
@@ -106,16 +117,44 @@ impl Core {
         entry.greeting.held.clear();
         self.stats.lanes_broken += 1;
         self.outbox.push(ToControl::LaneBroken(lane));
+        self.repair_broke(lane, was_admitted);
     }
 
-    /// The queue pair is in error: keys of the lane are retired, its imports are dead, the session is over.
+    /// The queue pair is in error: keys of the lane are retired.
     pub(super) fn qp_in_error(&mut self, lane: LaneId) {
         self.break_lane(lane);
-        let peer = self.lane(lane).peer;
         self.lane_mut(lane).in_error = true;
-        self.peers[peer.0 as usize].session = None;
+        let (peer, session) = (self.lane(lane).peer, self.lane(lane).session);
+        if self.peers[peer.0 as usize].session != Some(session) {
+            // Before the machine hears of it: what ends of keys then ends their grants.
+            self.take_grants_back(lane);
+        }
         self.drive(reclaim::Event::LaneBroken { lane });
-        self.fence_imports_on(lane);
+    }
+
+    /// The grants of a lane end with its session.
+    fn take_grants_back(&mut self, lane: LaneId) {
+        for slot in 0..self.grants.touched() {
+            let here = |grant: &crate::grant::table::Grant| grant.lane == lane;
+            if self.grants.in_slot(slot).is_some_and(here) {
+                self.take_back(slot);
+            }
+        }
+    }
+
+    /// The session is over: its imports are dead, and what waits for a repair waits no more.
+    pub(super) fn session_over(&mut self, peer: PeerId, session: SessionId) {
+        let view = &mut self.peers[peer.0 as usize];
+        if view.session != Some(session) {
+            return;
+        }
+        view.session = None;
+        for lane in self.lane_ids() {
+            if self.lane(lane).peer == peer {
+                self.break_lane(lane);
+                self.fence_imports_on(lane);
+            }
+        }
         while let Some((context, generation, token)) = self.lookups.take_of(peer) {
             if self.contexts.live(context, generation).is_some() {
                 self.tell(
@@ -127,13 +166,37 @@ impl Core {
                 );
             }
         }
-        for slot in 0..self.grants.capacity() {
-            if self
-                .grants
-                .in_slot(slot)
-                .is_some_and(|grant| grant.lane == lane)
+        // Keys of the others are live until their queue pairs are in error: what is revoked meanwhile is retired like any (R3).
+        for lane in self.lane_ids() {
+            if self.lane(lane).peer == peer && self.lane(lane).in_error {
+                self.take_grants_back(lane);
+            }
+        }
+        let destroyed = |lane: &Lane| lane.peer == peer && lane.destroyed;
+        // All of them before any is over: `PeerDown` comes behind the end of every operation (R2).
+        for lane in self.lane_ids() {
+            if destroyed(self.lane(lane)) {
+                self.end_link(lane);
+            }
+        }
+        for lane in self.lane_ids() {
+            if self.lanes[lane.0 as usize]
+                .as_deref()
+                .is_some_and(destroyed)
             {
-                self.grants.at_mut(slot).retired = true;
+                self.target_lost(lane);
+                self.lane_may_be_over(lane);
+            }
+        }
+        self.peer_may_be_down(peer);
+    }
+
+    /// Ends what waits on a lane whose queue pair is destroyed and whose session is over.
+    fn end_link(&mut self, lane: LaneId) {
+        self.end_all_cut(lane);
+        for context in 0..self.contexts.capacity() {
+            while let Some(op) = self.take_queued(lane, context, |_| true) {
+                self.end_unposted(op, Status::PeerLost);
             }
         }
     }
@@ -164,17 +227,23 @@ impl Core {
         self.lanes_draining -= 1;
         self.dealloc_keys(lane);
         self.outbox.push(ToControl::EndLane { lane, qp });
+        self.repair_drained(lane);
     }
 
-    /// The queue pair is destroyed: that ends everything that was posted on it.
+    /// The queue pair is destroyed: that ends everything that was posted on it. In a session that goes on, what became of it is judged later.
     pub(super) fn qp_destroyed(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let (name, session, served) = (entry.name(), entry.session, entry.has_carried);
+        let stands = self.peers[name.peer.0 as usize].session == Some(session);
+        let carrier = self.carrier(name, session).filter(|_| stands && served);
         while let Some((_, flight)) = self.lane_mut(lane).inflight.take_first() {
-            self.destroyed(lane, flight);
-        }
-        for context in 0..self.contexts.capacity() {
-            while let Some(op) = self.take_queued(lane, context, |_| true) {
-                self.end_unposted(op, Status::PeerLost);
+            match carrier {
+                Some(carrier) => self.cut_off(carrier, lane, flight),
+                None => self.destroyed(lane, flight),
             }
+        }
+        if !stands {
+            self.end_link(lane);
         }
         // The operations have given back what they held: what the machine ends now can be released.
         self.drive(reclaim::Event::QpDestroyed { lane });
@@ -183,9 +252,20 @@ impl Core {
         for buf in &mut entry.receives {
             *buf = None;
         }
-        // The session has ended for good: no operation that was flushed here waits for its target any more (R2).
-        self.drive(reclaim::Event::TargetLost { lane });
+        if carrier.is_some() {
+            self.repair_destroyed(lane);
+        } else {
+            // The session has ended for good, or nothing was ever sent here: no operation that was flushed here waits for its target any more (R2).
+            self.target_lost(lane);
+        }
         self.lane_may_be_over(lane);
+    }
+
+    /// Nothing that was flushed on the lane can be executed by its target any more, or waits for that. A lane of which the machine keeps nothing has a next user there.
+    fn target_lost(&mut self, lane: LaneId) {
+        if !self.lane(lane).free {
+            self.drive(reclaim::Event::TargetLost { lane });
+        }
     }
 
     /// The machine is done with the lane; so is everybody once its memory is gone.
@@ -194,14 +274,16 @@ impl Core {
         self.lane_may_be_over(lane);
     }
 
-    fn lane_may_be_over(&mut self, lane: LaneId) {
+    pub(super) fn lane_may_be_over(&mut self, lane: LaneId) {
         let Some(entry) = self.lanes[lane.0 as usize].as_deref() else {
             return;
         };
         let peer = entry.peer;
         self.peer_may_be_down(peer);
+        // Its link goes to another one first.
         let over = |entry: &Lane| entry.free && entry.destroyed;
-        if self.lanes[lane.0 as usize].as_deref().is_some_and(over)
+        if !self.carries(lane)
+            && self.lanes[lane.0 as usize].as_deref().is_some_and(over)
             && let Some(entry) = self.lanes[lane.0 as usize].take()
         {
             self.lanes_taken &= !(1 << lane.0);
@@ -227,14 +309,14 @@ impl Core {
         if view.session.is_some() || view.down_told || view.lanes.is_empty() {
             return;
         }
-        let settled = |lane: &LaneId| {
-            self.lanes[lane.0 as usize]
-                .as_deref()
-                .is_none_or(|lane| lane.destroyed)
+        let unsettled = |lane: LaneId| {
+            let lane = self.lane(lane);
+            lane.peer == peer && !lane.destroyed
         };
-        if !view.lanes.iter().flatten().flatten().all(settled) {
+        if self.lane_ids().any(unsettled) {
             return;
         }
+        let view = &self.peers[peer.0 as usize];
         if view.quota.open_keys > 0 {
             return;
         }

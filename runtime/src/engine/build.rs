@@ -12,6 +12,7 @@ use crate::context::state::Contexts;
 use crate::engine::Engine;
 use crate::engine::command::{Command, DeathNotice, Outbox, ToControl};
 use crate::engine::control::{ControlSide, LcorePort};
+use crate::engine::domains::Domains;
 use crate::engine::join::Identity;
 use crate::engine::lcore::Lcore;
 use crate::engine::lookup::{LOOKUPS, Lookups};
@@ -22,10 +23,11 @@ use crate::engine::stats::{SharedStats, Stats};
 use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
 use crate::grant::import::Imports;
+use crate::grant::keys::Keys;
 use crate::grant::table::Grants;
 use crate::ids::{Incarnation, LcoreId};
 use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
-use crate::reclaim::{Actions, Capacity, LaneSet, Machine};
+use crate::reclaim::{Actions, Capacity, LaneSet, Machine, PairSet};
 use crate::session::Secret;
 use crate::trace::Trace;
 
@@ -289,10 +291,7 @@ impl EngineBuilder {
         let device = keyfence_mempool::sync::Arc::new(device);
         let lanes = self.lanes_of_lcore() * u32::from(lcores);
         let memory = EngineMemory::new(&self.memory, &self.limits, lcores.into(), lanes)?;
-        let home = match self.key_mode {
-            KeyMode::Window => Some(memory.register(&*device).map_err(MemoryError::from)?),
-            KeyMode::Region => None,
-        };
+        let homes = memory.homes(&*device, self.key_mode, self.peers.len())?;
         let share = self.limits.share_of_lcore(lcores.into());
         let slots = self.slots_of_lcore();
         let mut ports = Vec::new();
@@ -332,15 +331,17 @@ impl EngineBuilder {
             incarnation,
             limits: share,
             arena: keyfence_mempool::sync::Arc::clone(&memory.arena),
-            home,
+            home: homes.0,
             tag_seed: seed as u64 ^ (seed >> 64) as u64,
             frame_bytes: self.memory.receive_buffer_bytes as u32,
             fence_timeout_ns: self.timeouts.fence_timeout_ns,
         };
         let peers = Peers::new(self.peer_table(), lcores, slots, self.limits.lanes as u16);
+        let mut control = ControlSide::new(device, ports, peers, identity, &self.timeouts);
+        control.domains = Domains::new(homes.1);
         Ok(Engine {
             name: self.engine.name,
-            control: ControlSide::new(device, ports, peers, identity, &self.timeouts),
+            control,
             lcores: cores,
             cpus: self.engine.lcores,
             idle: self.engine.idle,
@@ -382,6 +383,13 @@ impl EngineBuilder {
         self.peers.iter().map(peer).collect()
     }
 
+    fn peer_views(&self, limits: &Limits) -> Vec<PeerView> {
+        let peers = self.peers.iter();
+        peers
+            .map(|peer| PeerView::new(&peer.name, &limits.peer))
+            .collect()
+    }
+
     fn contexts(&self, lcore: LcoreId, lanes: u16, limits: &Limits) -> Contexts {
         // What the receive pool has for one context: the spare lane slots of an ended session have no share of their own.
         let messages = limits.context.messages as usize * self.lanes_of_lcore().max(1) as usize;
@@ -407,14 +415,15 @@ impl EngineBuilder {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
         let queue = usize::from(contexts);
-        // A grant's key is asked for, ended (once more if that was late), and reported dead.
-        let reports_waiting = (4 * limits.grants + 3 * limits.contexts) as usize + 64;
+        // A key is asked for, ended (once more if that was late), and reported dead.
+        let reports_waiting = (4 * capacity.keys + 3 * limits.contexts) as usize + 64;
         Core {
             lcore,
             lcores,
             now_ns: 0,
             limits: limits.clone(),
             timeouts: self.timeouts.clone(),
+            final_timeout_ns: self.timeouts.final_timeout_ns(self.limits.keys()),
             frame_bytes: self.memory.receive_buffer_bytes as usize,
             longest_frame_bytes: self.limits.lane_bytes_in_flight,
             caps: LcoreCaps::default(),
@@ -427,18 +436,16 @@ impl EngineBuilder {
             contexts: self.contexts(lcore, lanes, limits),
             ops: Ops::new(limits.ops_in_flight),
             grants: Grants::new(limits.grants),
+            keys: Keys::new(capacity.keys),
             imports: Imports::new(limits.imports, contexts),
             lanes: (0..lanes).map(|_| None).collect(),
             lanes_taken: 0,
             lanes_draining: 0,
             first_lane: 0,
-            peers: self
-                .peers
-                .iter()
-                .map(|peer| PeerView::new(&peer.name, &limits.peer))
-                .collect(),
+            peers: self.peer_views(limits),
             actions: Actions::new(capacity.bound()),
             machine: Machine::new(capacity),
+            reclaim_pairs: PairSet::EMPTY,
             events: VecDeque::with_capacity(64),
             driving: false,
             entered: false,
@@ -461,6 +468,7 @@ impl EngineBuilder {
             buffers_sweep: super::close::Sweep::default(),
             lease_cursor: 0,
             housekeeping_ns: 0,
+            seen: vec![crate::lane::repair::Seen::default(); queue],
             stats: Stats::new(),
             trace: Trace::new(limits.trace_records as usize),
         }
@@ -474,7 +482,7 @@ pub(super) fn is_fabric(address: &str) -> bool {
 
 fn capacity(limits: &Limits, lanes: u16) -> Capacity {
     Capacity {
-        keys: limits.grants,
+        keys: limits.keys(),
         contexts: limits.contexts as u16,
         lanes: lanes.max(1),
         epochs: limits.epochs as u16,

@@ -5,8 +5,9 @@ use keyfence_pmd::{ControlError, Device, QpId, RegionId, WindowId};
 use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
-use crate::engine::domains::ended;
-use crate::ids::{GrantId, LaneId, LcoreId, SessionId};
+use crate::engine::domain::ended;
+use crate::grant::keys::KeyId;
+use crate::ids::{LaneId, LcoreId, SessionId};
 
 /// What a key ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +21,7 @@ pub(super) enum KeyObject {
 pub(super) enum Call {
     Dealloc {
         lcore: LcoreId,
-        grant: GrantId,
+        key: KeyId,
         object: KeyObject,
     },
     EndLane {
@@ -67,16 +68,12 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// Deallocates a key's window, or deregisters its region. One late call for each is made again, however often it is asked for.
-    pub fn dealloc(&mut self, lcore: LcoreId, grant: GrantId, object: KeyObject) {
+    pub fn dealloc(&mut self, lcore: LcoreId, key: KeyId, object: KeyObject) {
         let waits = |late: &LateCall| matches!(late.call, Call::Dealloc { object: known, .. } if known == object);
         self.late_calls.retain(|late| !waits(late));
-        let call = Call::Dealloc {
-            lcore,
-            grant,
-            object,
-        };
+        let call = Call::Dealloc { lcore, key, object };
         if !self.call(call, Backoff::default()) {
-            self.send(lcore, Command::Deallocated { grant, done: false });
+            self.send(lcore, Command::Deallocated { key, done: false });
         }
     }
 
@@ -150,14 +147,10 @@ impl<D: Device> ControlSide<D> {
 
     fn call_done(&mut self, call: Call) {
         match call {
-            Call::Dealloc {
-                lcore,
-                grant,
-                object,
-            } => {
-                self.send(lcore, Command::Deallocated { grant, done: true });
+            Call::Dealloc { lcore, key, object } => {
+                self.send(lcore, Command::Deallocated { key, done: true });
                 if let KeyObject::Region(_) = object {
-                    self.key_ended(lcore, grant);
+                    self.key_ended(lcore, key);
                 }
             }
             Call::EndLane { lcore, lane, .. } => {

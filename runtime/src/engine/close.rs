@@ -11,7 +11,7 @@ use crate::lane::queue::Answer;
 use crate::limits::{Limit, LimitError};
 use crate::op::Status;
 use crate::plant::{self, Plant};
-use crate::reclaim::{self, ContextIx, KeyIx, LaneSet, Outcome, Quarantine, Why};
+use crate::reclaim::{self, ContextIx, LaneSet, Outcome, Quarantine, Why};
 
 /// Where the lists of buffers are swept next, and when they were last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +44,9 @@ impl Core {
             }
             // Else the slot's next context would wait for a credit that only this one needed.
             self.lane_mut(lane).unstarve(slot);
+            self.end_cut_of(lane, slot);
         }
+        self.unstall_all(slot);
         self.clients.remove(slot);
         self.fence_imports_of(slot);
         self.lookups.forget(slot);
@@ -59,7 +61,7 @@ impl Core {
         let mut in_flight = 0;
         for lane in self.lane_ids() {
             let entry = self.lane(lane);
-            let posted = entry.contexts[slot as usize].posted;
+            let posted = entry.posted[slot as usize];
             if posted > 0 {
                 in_flight += posted;
                 own_ops = own_ops.with(lane);
@@ -67,7 +69,13 @@ impl Core {
                     flushed_ops = flushed_ops.with(lane);
                 }
             }
+            let entry = self.lane_mut(lane);
+            let cut = core::mem::take(&mut entry.unconfirmed[slot as usize]);
+            if cut && !entry.free {
+                flushed_ops = flushed_ops.with(lane);
+            }
         }
+        self.end_keyless_grants(slot);
         // Messages among them are handles, and nobody will be told of them.
         let context = self.contexts.get_mut(slot);
         context.events.clear();
@@ -77,8 +85,9 @@ impl Core {
             self.awaiting_handles.push_back(slot);
         }
         self.stats.cordons_with_ops_in_flight += u64::from(in_flight > 0);
-        for KeyIx(key) in self.machine.keys_of(ContextIx(slot)) {
-            self.grants.at_mut(key).retired = true;
+        // Each has a key that is not proven ended yet: when that is, the grant is settled.
+        for key in self.machine.keys_of(ContextIx(slot)) {
+            self.grants.at_mut(self.keys.at(key).grant).retired = true;
         }
         self.contexts.get_mut(slot).cordon(self.now_ns, in_flight);
         self.drive(reclaim::Event::Cordon {
@@ -169,6 +178,13 @@ impl Core {
         self.buffers.give((listed - left) as u64);
         self.sweep_messages(slot);
         kept_bytes + self.contexts.get(slot).messages.len() as u64 * self.frame_bytes as u64
+    }
+
+    /// After a late proof: what of a context in quarantine nothing keeps any more goes back; what is left waits for its own proof.
+    pub(super) fn release_late(&mut self, slot: u16) {
+        if self.contexts.get(slot).phase() == Phase::Quarantined {
+            self.release(slot);
+        }
     }
 
     fn announce_gone(&mut self, slot: u16, keys: u32, bytes: u64) {
@@ -295,6 +311,7 @@ impl Core {
             } else {
                 let context = ContextIx(slot);
                 self.drive(reclaim::Event::HandlesReturned { context });
+                self.release_late(slot);
             }
         }
     }

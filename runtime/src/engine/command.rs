@@ -11,10 +11,12 @@ use crate::engine::census::GrantRecord;
 use crate::error::KeyRefusal;
 use crate::event::EngineEvent;
 use crate::grant::import::PeerGrant;
-use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId};
+use crate::grant::keys::KeyId;
+use crate::ids::{ContextId, LaneId, LcoreId, PeerId, SessionId};
 use crate::lane::Lane;
 use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
+use crate::lane::link::Listed;
 use crate::lane::remote::RemoteSlot;
 use crate::limits::LimitError;
 use crate::service::Code;
@@ -53,22 +55,31 @@ pub(super) enum Command {
         peer_contexts: Box<[RemoteSlot]>,
         /// Per grant of the peer's lcore.
         peer_grants: Box<[PeerGrant]>,
+        /// Room for the grants that the peer names in a repair.
+        listed: Vec<Listed>,
     },
     /// The session with a peer stands on all lanes.
     SessionUp(PeerId),
-    /// The lane's queue pair is in error; so will be all others of its session.
+    /// The session with a peer is over; the queue pairs of all its lanes go to error.
+    SessionOver {
+        /// The peer.
+        peer: PeerId,
+        /// The session.
+        session: SessionId,
+    },
+    /// The lane's queue pair is in error.
     QpInError(LaneId),
     /// The answer to [`ToControl::MakeKey`].
     KeyMade {
-        /// The grant.
-        grant: GrantId,
-        /// Its key, or why it has none.
+        /// The key.
+        key: KeyId,
+        /// Its value, or why it has none.
         made: Result<Rkey, KeyRefusal>,
     },
     /// A key's window was deallocated, or its region deregistered, or could not be in time.
     Deallocated {
-        /// The grant whose it was. By now its slot may be another's.
-        grant: GrantId,
+        /// The key. By now its slot may be another's.
+        key: KeyId,
         /// Whether it was.
         done: bool,
     },
@@ -85,8 +96,8 @@ pub(super) enum Command {
     },
     /// The lane's queue pair is destroyed.
     QpDestroyed(LaneId),
-    /// The protection domain of the lane's session is gone.
-    DomainDestroyed {
+    /// No queue pair and no key's region is left in the protection domain of the lane's session, and none will be made there.
+    DomainOver {
         /// The lane. By now its slot may be another's.
         lane: LaneId,
         /// What was its queue pair.
@@ -177,28 +188,32 @@ pub(super) enum ToControl {
     },
     /// The lane broke, or must be broken.
     LaneBroken(LaneId),
+    /// A repair has ended: operations are posted on this lane, which was made for it.
+    LaneRepaired(LaneId),
+    /// What the peer says on this lane, which was made for a repair, does not fit what was sent: the session can't go on.
+    Unrepairable(LaneId),
     /// End a key by deallocating its window.
     Dealloc {
         /// The lane.
         lane: LaneId,
-        /// The grant.
-        grant: GrantId,
+        /// The key.
+        key: KeyId,
         /// The window.
         window: WindowId,
     },
-    /// Register a region for a grant, in the domain of the lane's session.
+    /// Register the region of a key, in the domain of the lane's session.
     MakeKey {
         /// The lane.
         lane: LaneId,
-        /// The grant.
-        grant: GrantId,
+        /// The key.
+        key: KeyId,
         /// What it opens.
-        key: KeyRequest,
+        request: KeyRequest,
     },
-    /// End a grant's key by deregistering its region, behind the [`ToControl::MakeKey`] of it.
-    EndKey(GrantId),
+    /// End a key by deregistering its region, behind the [`ToControl::MakeKey`] of it.
+    EndKey(KeyId),
     /// A key that was asked for is dead: its value may come back.
-    KeyDead(GrantId),
+    KeyDead(KeyId),
     /// Allocate a window for a lane in the place of one that was deallocated.
     ReplaceWindow {
         /// The lane.

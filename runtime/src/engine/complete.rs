@@ -38,12 +38,13 @@ impl Core {
             return;
         };
         let sound = entry.is_sound();
+        let takes_messages = sound || entry.takes_last_messages();
         if done.id.0 & RECEIVE_BIT != 0 {
             let slot = receive_slot(done.id);
             let is_message = done.kind == CompletionKind::Receive;
             if !done.is_success() {
                 self.receive_flushed(lane, slot);
-            } else if sound && is_message {
+            } else if takes_messages && is_message {
                 self.received(lane, slot, done.bytes as usize);
             } else {
                 self.receive_unwanted(lane, slot);
@@ -78,6 +79,10 @@ impl Core {
     fn proven(&mut self, lane: LaneId, flight: Flight) {
         match flight {
             Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, true),
+            Flight::Message { op, bytes, number } => {
+                self.lane_mut(lane).link.messages_proven = number;
+                self.slice_done(lane, op, bytes, true);
+            }
             Flight::Frame | Flight::Ignored => {}
             Flight::Bind { key } => self.drive(reclaim::Event::BindDone { key: KeyIx(key) }),
             Flight::Invalidate { key } => {
@@ -90,7 +95,9 @@ impl Core {
     /// One request was ended by the destruction of its queue pair; whether it was executed is unknown.
     pub(super) fn destroyed(&mut self, lane: LaneId, flight: Flight) {
         match flight {
-            Flight::Slice { op, bytes } => self.slice_done(lane, op, bytes, false),
+            Flight::Slice { op, bytes } | Flight::Message { op, bytes, .. } => {
+                self.slice_done(lane, op, bytes, false);
+            }
             // These keys and epochs are in the hands of the lane's break since it happened. A key's slot may by now be another key's.
             Flight::Frame
             | Flight::Ignored
@@ -114,9 +121,9 @@ impl Core {
         let over = op.stage == Stage::Posted && op.in_flight == 0;
         let entry = self.lane_mut(lane);
         entry.posted_bytes -= u64::from(bytes);
-        let on_lane = &mut entry.contexts[context as usize];
-        on_lane.posted -= 1;
-        let last_of_context = on_lane.posted == 0;
+        let posted = &mut entry.posted[context as usize];
+        *posted -= 1;
+        let last_of_context = *posted == 0;
         if let Some(import) = import {
             self.imports.at_mut(import).in_flight -= 1;
         }
@@ -146,23 +153,26 @@ impl Core {
         }
         let op = self.ops.get_mut(slot);
         op.stage = Stage::Posted;
-        let untouched = op.posted_bytes == 0 && op.in_flight == 0;
+        let untouched = op.posted_bytes == 0 && op.in_flight == 0 && !op.again;
         // What was executed in part can't be said not to have been executed.
         op.fate = Some(if untouched || !fate.surely_not_executed() {
             fate
         } else {
             Status::Indeterminate
         });
-        if op.in_flight == 0 {
+        if op.in_flight == 0 && op.cut == 0 {
             self.end_op(slot);
         }
     }
 
     /// Ends an operation: gives back what it held, and tells its context.
-    fn end_op(&mut self, slot: u32) {
+    pub(super) fn end_op(&mut self, slot: u32) {
         let value = self.former_value(slot);
         let op = self.ops.get(slot);
-        assert!(op.in_flight == 0, "an operation ends after its requests");
+        assert!(
+            op.in_flight == 0 && op.cut == 0,
+            "an operation ends after its requests"
+        );
         let &Op {
             context: of,
             ranges,

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use keyfence_mempool::Buf;
-use keyfence_pmd::{Rights, Rkey};
+use keyfence_pmd::Rights;
 
 use crate::context::state::OwnedBuf;
 use crate::engine::lookup::LookupError;
@@ -11,10 +11,8 @@ use crate::engine::state::{Core, LcoreCaps};
 use crate::error::{AllocError, FlushError, GrantError, RevokeError};
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
-use crate::lane::queue::Request;
 use crate::lane::remote::Standing;
 use crate::limits::{Limit, Limits};
-use crate::reclaim::{self, ContextIx, KeyIx, Scope};
 
 /// One context, while its service runs. Every call is made on the context's lcore, inside the poll step, and none blocks, allocates or
 /// enters the kernel.
@@ -249,6 +247,7 @@ impl Context<'_> {
             .ok_or(GrantError::NoSession)?;
         if core
             .lane(lane)
+            .link
             .peer_contexts
             .get(holder.id.slot as usize)
             .is_none_or(|known| known.standing(holder.id.generation) == Standing::Gone)
@@ -262,14 +261,14 @@ impl Context<'_> {
             Lease::None => None,
         };
         core.admit_grant(self.slot, holder.peer, lane, len)?;
-        let window = (!core.caps.regions).then(|| core.take_window(lane));
-        let rkey = window.map(|window| core.lane(lane).windows[window as usize].key());
         let grant = Grant {
             context: self.slot,
             holder,
             lane,
-            window,
-            rkey: rkey.unwrap_or(Rkey(0)),
+            key: None,
+            keys_open: 0,
+            keys_unproven: 0,
+            keys_known: 0,
             buf: buf.id(),
             pool,
             address: buf.address() + range.start as u64,
@@ -278,12 +277,15 @@ impl Context<'_> {
             lease_ns,
             made_ns: core.now_ns,
             retired: false,
+            quarantined: false,
             ended: false,
-            reminded: false,
         };
         core.hold(pool, buf.id());
         let id = core.grants.insert(grant).expect("admitted above");
-        core.begin_key(id);
+        // On a lane that is being repaired its key comes with the new queue pair.
+        if core.lane(lane).is_up() {
+            core.begin_key(id);
+        }
         core.stats.grants_made += 1;
         Ok(id)
     }
@@ -306,6 +308,13 @@ impl Context<'_> {
         }
         self.within(|cx| cx.core.retire(grant.slot));
         Ok(())
+    }
+
+    /// Goes on behind an operation of unknown end. Where one ended as [`Status::Indeterminate`](crate::Status::Indeterminate) since its lane broke, what the context had submitted to the same
+    /// lcore of the peer behind it, and what it submits there until this call, ends as [`Status::NotSent`](crate::Status::NotSent): so nobody is told of data that may not be there. Call it
+    /// when you have looked at such completions: it counts on those lanes of which all that ended so was told, and does nothing on the others, so call it behind each.
+    pub fn resume(&mut self) {
+        self.within(|cx| cx.core.resume(cx.slot));
     }
 
     /// Asks for proof that everything retired before this call, by whomever on this engine, has ended. Answered by
@@ -382,9 +391,15 @@ impl Core {
     ) -> Result<(), GrantError> {
         let in_use = self.grants.in_use();
         Limit::Grants.admit(self.limits.grants.into(), in_use.into(), 1)?;
-        let lane = self.lane(lane);
-        if !self.caps.regions && lane.free_windows.is_empty() {
-            let windows = lane.windows.len() as u64;
+        if self.keys.is_full() {
+            let grants = self.limits.grants.into();
+            Limit::Grants.admit(grants, grants, 1)?;
+        }
+        let entry = self.lane(lane);
+        if !entry.is_up() {
+            self.admit_keyless_grant(lane)?;
+        } else if !self.caps.regions && entry.free_windows.is_empty() {
+            let windows = entry.windows.len() as u64;
             Limit::Windows.admit(windows, windows, 1)?;
         }
         let quota = &mut self.contexts.get_mut(slot).quota;
@@ -402,29 +417,5 @@ impl Core {
             gauge.take(amount).expect("R9: seen above");
         }
         Ok(())
-    }
-
-    /// Has the key of a new grant made, by a bind on its lane or off the lcore.
-    fn begin_key(&mut self, id: GrantId) {
-        let grant = self.grants.at(id.slot);
-        let (context, lane, bound) = (grant.context, grant.lane, grant.window.is_some());
-        self.drive(reclaim::Event::Bind {
-            key: KeyIx(id.slot),
-            context: ContextIx(context),
-            lane,
-            scope: if bound { Scope::Queue } else { Scope::Domain },
-        });
-        if bound {
-            self.ask(lane, Request::Grant(id));
-        } else {
-            self.ask_for_region(id);
-        }
-    }
-
-    fn take_window(&mut self, lane: crate::ids::LaneId) -> u32 {
-        self.lane_mut(lane)
-            .free_windows
-            .pop()
-            .expect("admitted above")
     }
 }

@@ -14,11 +14,12 @@ use crate::engine::domains::Domains;
 use crate::engine::join::Identity;
 use crate::engine::lcore::drop_caught;
 use crate::engine::peers::Peers;
+use crate::engine::rebuild::Rebuild;
 use crate::engine::stats::SharedStats;
 use crate::event::EngineEvent;
-use crate::ids::{LaneId, LcoreId};
+use crate::ids::LcoreId;
 use crate::random::{Random, mix};
-use crate::session::{AdmissionStats, JoinRefusal};
+use crate::session::AdmissionStats;
 
 /// What is taken in a turn from one lcore, and of the device's events, at most. What an lcore reports may take a call of the device (each key in key mode
 /// `region` takes two), and lcores report while that goes on: without an end the other lcores, and the caller, would wait for ever (R5, R6).
@@ -122,6 +123,8 @@ pub(super) struct ControlSide<D> {
     pub patience: Patience,
     pub random: Random,
     pub late_calls: Vec<LateCall>,
+    /// Lanes of standing sessions that have broken.
+    pub rebuilds: Vec<Rebuild>,
     /// Nonces drawn, from all peers' secrets.
     pub nonces: u64,
     pub admissions: AdmissionStats,
@@ -151,6 +154,7 @@ impl<D: Device> ControlSide<D> {
             now_ns: 0,
             patience: Patience::new(timeouts),
             late_calls: Vec::new(),
+            rebuilds: Vec::new(),
             nonces: 0,
             admissions: AdmissionStats::default(),
         }
@@ -164,7 +168,8 @@ impl<D: Device> ControlSide<D> {
         for lcore in 0..self.ports.len() {
             any |= self.take_reports(LcoreId(lcore as u16));
         }
-        any | self.join_due()
+        any |= self.join_due();
+        any | self.rebuild_due()
     }
 
     fn take_events(&mut self) -> bool {
@@ -209,20 +214,18 @@ impl<D: Device> ControlSide<D> {
             }
             ToControl::LaneAttached(lane) => self.lane_attached(lcore, lane),
             ToControl::HelloCame { lane, hello } => self.hello_came(lcore, lane, &hello),
-            ToControl::LaneBroken(lane) => self.lane_broken(lcore, lane),
-            ToControl::Dealloc {
-                lane,
-                grant,
-                window,
-            } => {
+            ToControl::LaneBroken(lane) => self.lane_broke(lcore, lane),
+            ToControl::LaneRepaired(lane) => self.lane_repaired(lcore, lane),
+            ToControl::Unrepairable(lane) => self.unrepairable(lcore, lane),
+            ToControl::Dealloc { lane, key, window } => {
                 if let Some(record) = self.peers.lane_mut(lcore, lane) {
                     record.windows.retain(|known| *known != window);
                 }
-                self.dealloc(lcore, grant, KeyObject::Window(window));
+                self.dealloc(lcore, key, KeyObject::Window(window));
             }
-            ToControl::MakeKey { lane, grant, key } => self.make_key(lcore, lane, grant, &key),
-            ToControl::EndKey(grant) => self.end_key(lcore, grant),
-            ToControl::KeyDead(grant) => self.forget_key(lcore, grant),
+            ToControl::MakeKey { lane, key, request } => self.make_key(lcore, lane, key, &request),
+            ToControl::EndKey(key) => self.end_key(lcore, key),
+            ToControl::KeyDead(key) => self.forget_key(lcore, key),
             ToControl::ReplaceWindow { lane, qp, place } => {
                 self.replace_window(lcore, lane, qp, place)
             }
@@ -264,13 +267,6 @@ impl<D: Device> ControlSide<D> {
 
     pub fn send(&mut self, lcore: LcoreId, command: Command) {
         self.ports[lcore.0 as usize].send(command);
-    }
-
-    /// A lane broke: its session is over, or will not be.
-    fn lane_broken(&mut self, lcore: LcoreId, lane: LaneId) {
-        if let Some(peer) = self.peers.lane_mut(lcore, lane).map(|record| record.peer) {
-            self.end_session(peer, JoinRefusal::LaneBroke);
-        }
     }
 
     fn device_event(&mut self, event: ControlEvent) {

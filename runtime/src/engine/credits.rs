@@ -22,11 +22,11 @@ impl Core {
         let Some(sister) = sister else {
             return;
         };
-        let mut slots = core::mem::take(&mut self.lane_mut(lane).peer_contexts);
-        for (slot, known) in slots.iter_mut().zip(&self.lane(sister).peer_contexts) {
+        let mut slots = core::mem::take(&mut self.lane_mut(lane).link.peer_contexts);
+        for (slot, known) in slots.iter_mut().zip(&self.lane(sister).link.peer_contexts) {
             slot.take_over(known, initial);
         }
-        self.lane_mut(lane).peer_contexts = slots;
+        self.lane_mut(lane).link.peer_contexts = slots;
     }
 
     /// Whether the receiver of an operation of context `slot` takes one more message; if not, the context is told when it does.
@@ -37,7 +37,7 @@ impl Core {
         to: ContextId,
     ) -> Result<(), SubmitError> {
         let entry = self.lane_mut(lane);
-        let known = entry.peer_contexts.get(to.slot as usize);
+        let known = entry.link.peer_contexts.get(to.slot as usize);
         // R5: a name that the application made up says nothing of the one that lives there.
         let room = match known.map(|known| (known.standing(to.generation), known)) {
             Some((Standing::Lives, known)) => known.credits.room(),
@@ -55,7 +55,7 @@ impl Core {
 
     /// Keeps the credit of an operation that has just been admitted.
     pub(super) fn keep_credit(&mut self, lane: LaneId, to: ContextId) {
-        self.lane_mut(lane).peer_contexts[to.slot as usize]
+        self.lane_mut(lane).link.peer_contexts[to.slot as usize]
             .credits
             .reserve();
     }
@@ -64,7 +64,7 @@ impl Core {
     pub(super) fn give_credit_back(&mut self, op: &Op) {
         if let Some(to) = op.receiver() {
             let entry = self.lane_mut(op.lane);
-            let known = &mut entry.peer_contexts[to.slot as usize];
+            let known = &mut entry.link.peer_contexts[to.slot as usize];
             if let Some(credits) = known.credits_of(to.generation) {
                 credits.give_back();
             }
@@ -80,12 +80,12 @@ impl Core {
         to: ContextId,
     ) -> bool {
         let entry = self.lane_mut(lane);
-        let known = &mut entry.peer_contexts[to.slot as usize];
+        let known = &mut entry.link.peer_contexts[to.slot as usize];
         let kept = known.credits_of(to.generation);
         if !kept.is_some_and(|kept| kept.can_spend()) || !entry.spend_message_credit(context) {
             return false;
         }
-        entry.peer_contexts[to.slot as usize].credits.spend();
+        entry.link.peer_contexts[to.slot as usize].credits.spend();
         true
     }
 
@@ -95,12 +95,12 @@ impl Core {
         let entry = self.lanes[lane.0 as usize].as_deref_mut();
         let entry = entry.expect("the lane being pumped exists");
         let credits = entry.free_message_credits();
-        let count = entry.starved.len().min(credits as usize);
+        let count = entry.link.starved.len().min(credits as usize);
         let weight = |context: u16| u64::from(self.contexts.get(context).weight);
-        let weights: u64 = entry.starved.iter().take(count).map(weight).sum();
+        let weights: u64 = entry.link.starved.iter().take(count).map(weight).sum();
         let rest = u64::from(credits) - count as u64;
         for _ in 0..count {
-            let first = entry.starved.iter().next().expect("counted above");
+            let first = entry.link.starved.iter().next().expect("counted above");
             entry.wake_starved(1 + (rest * weight(first) / weights) as u32);
         }
     }
@@ -117,7 +117,7 @@ impl Core {
 
     fn tell_senders_to(&mut self, lane: LaneId, remote: u16) {
         let entry = self.lane_mut(lane);
-        let known = &entry.peer_contexts[remote as usize];
+        let known = &entry.link.peer_contexts[remote as usize];
         // Of one that is gone they are to hear that too.
         let mut room = if known.is_vacant() {
             u32::MAX
@@ -128,8 +128,13 @@ impl Core {
             return;
         }
         let mut more = false;
-        for _ in 0..entry.refused.len() {
-            match self.lane_mut(lane).refused.look_at_next(remote, room > 0) {
+        for _ in 0..entry.link.refused.len() {
+            match self
+                .lane_mut(lane)
+                .link
+                .refused
+                .look_at_next(remote, room > 0)
+            {
                 Look::Woken(context) => {
                     room -= 1;
                     self.tell_writable(context);
@@ -142,7 +147,7 @@ impl Core {
         if more {
             entry.room_again(remote);
         } else {
-            entry.peer_contexts[remote as usize].senders = Senders::None;
+            entry.link.peer_contexts[remote as usize].senders = Senders::None;
         }
     }
 

@@ -4,84 +4,72 @@
 //! ends its key (R3), and the end of the domain makes its values worthless (R8). That a domain can be ended proves too that nothing is registered in it: the only
 //! proof there is for a registration that never came back with the region's name.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use keyfence_mempool::{Arena, sync::Arc};
-use keyfence_pmd::{
-    Access, Control, ControlError, Device, PdId, QpId, Region, RegionId, Rights, Rkey,
-};
+use keyfence_pmd::{Control, ControlError, Device, QpId, Rkey};
 
 use crate::engine::backoff::Backoff;
 use crate::engine::calls::{Call, KeyObject};
 use crate::engine::command::{Command, KeyRequest};
 use crate::engine::control::ControlSide;
+use crate::engine::domain::{Domain, Holder, Home, Key, Standing};
 use crate::error::KeyRefusal;
-use crate::ids::{GrantId, LaneId, LcoreId, PeerId, SessionId};
+use crate::grant::keys::KeyId;
+use crate::ids::{LaneId, LcoreId, PeerId, SessionId};
 
-/// How an arena is registered where no windows are bound to it: its own key opens nothing (R12).
-const CLOSED: Access = Access {
-    remote: Rights::NONE,
-    bind: false,
-};
-
-/// What queue pairs are made in: a protection domain with the arena registered in it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Home {
-    pub pd: PdId,
-    pub arena: Region,
+/// The protection domains of key mode `region`, a gauge. Read by [`Engine::domains`](crate::Engine::domains).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct DomainUsage {
+    /// Those of sessions, until their last queue pair and region are ended.
+    pub sessions: usize,
+    /// Those that wait for a session, with the arena registered. At most as many as peers.
+    pub vacant: usize,
+    /// Those of ended sessions that the device was asked to end and has not. Nothing can come in by them any more; each keeps what the device has not given back of it:
+    /// its own place, the arena's registration, and bytes whose registration never came back (in quarantine). More than none for long is a device that is stuck.
+    pub ending: usize,
 }
 
-/// The key of a grant, by the grant's name in this engine.
-type Holder = (LcoreId, GrantId);
-
-/// What there is, or may be, of a grant's region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// Registered.
-    Region(RegionId),
-    /// Its registration did not come back: it may be there, and nobody can name it.
-    Unnamed,
-    /// Deregistered. The holder may still know the value.
-    Ended,
+impl DomainUsage {
+    /// With so many that are ending no session begins in a new one: its join is refused with [`ControlError::Exhausted`], until the device has ended one.
+    pub const MOST_ENDING: usize = 16;
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Key {
-    standing: Standing,
-    value: Option<Rkey>,
-}
-
-/// The domain of one session.
-#[derive(Debug)]
-pub(super) struct Domain {
-    session: SessionId,
-    pd: PdId,
-    arena: Option<Region>,
-    /// Queue pairs that are not destroyed.
-    qps: u32,
-    /// From the registration until the lcore says that the key is dead.
-    keys: BTreeMap<Holder, Key>,
-    /// The values of those keys (R8).
-    values: BTreeSet<Rkey>,
-    /// Regions that no key has: those that keep a value from coming back, and open nothing.
-    spare: Vec<(RegionId, Rkey)>,
-    /// Whether its end is under way.
-    ending: bool,
-}
-
-/// All domains, those of ended sessions included as long as something stands in them.
+/// All domains.
 #[derive(Debug, Default)]
-pub(super) struct Domains(Vec<Domain>);
+pub(super) struct Domains {
+    /// Those of sessions; those of ended ones as long as something stands in them.
+    all: Vec<Domain>,
+    /// Those of no session, which no key was ever made in: the next sessions have them. So who is no peer, and knocks, has nothing made or registered.
+    vacant: Vec<Home>,
+}
 
 impl Domains {
+    /// With domains for the first sessions.
+    pub fn new(vacant: Vec<Home>) -> Self {
+        Self {
+            all: Vec::new(),
+            vacant,
+        }
+    }
+
     fn of(&mut self, session: SessionId) -> Option<&mut Domain> {
-        self.0.iter_mut().find(|domain| domain.session == session)
+        self.all.iter_mut().find(|domain| domain.session == session)
     }
 
     /// The one that has a key.
     fn with(&mut self, holder: Holder) -> Option<&mut Domain> {
-        let mut domains = self.0.iter_mut();
+        let mut domains = self.all.iter_mut();
         domains.find(|domain| domain.keys.contains_key(&holder))
+    }
+
+    /// How many there are of each kind.
+    pub fn usage(&self) -> DomainUsage {
+        let ending = self.all.iter().filter(|domain| domain.ending).count();
+        DomainUsage {
+            sessions: self.all.len() - ending,
+            vacant: self.vacant.len(),
+            ending,
+        }
     }
 
     /// A queue pair of the session was made.
@@ -90,102 +78,31 @@ impl Domains {
             domain.qps += 1;
         }
     }
-}
 
-impl Domain {
-    fn is_over(&self) -> bool {
-        let stands = |key: &Key| matches!(key.standing, Standing::Region(_));
-        !self.ending && self.qps == 0 && !self.keys.values().any(stands)
-    }
-
-    /// Registers the bytes of a grant under a value that nobody can know. One that comes back while its holder may know it is given up at once, and a region that
-    /// opens nothing takes its place, so that the next try finds another.
-    fn register(
+    /// Where the session's queue pairs are made: where its others are, in a vacant domain, or in a new one.
+    fn home(
         &mut self,
+        session: SessionId,
         device: &impl Control,
         arena: &Arc<Arena>,
-        holder: Holder,
-        request: &KeyRequest,
-    ) -> Result<Rkey, KeyRefusal> {
-        const TRIES: u32 = 8;
-        let access = Access {
-            remote: request.rights,
-            bind: false,
-        };
-        for _ in 0..TRIES {
-            let range = request.offset..request.offset + request.len;
-            let region = match device.register(self.pd, arena, range, access) {
-                Ok(region) => region,
-                Err(error) => return Err(self.not_registered(holder, &error)),
+    ) -> Result<Home, ControlError> {
+        if self.of(session).is_none() {
+            let domain = match self.vacant.pop() {
+                Some(home) => Domain::new(session, home.pd, Some(home.arena)),
+                // An adapter that ends none must not be made to hold ever more of them.
+                None if self.usage().ending >= DomainUsage::MOST_ENDING => {
+                    return Err(ControlError::Exhausted {
+                        what: "protection domains (it does not end those of ended sessions)",
+                        limit: DomainUsage::MOST_ENDING as u64,
+                    });
+                }
+                None => Domain::new(session, device.alloc_pd()?, None),
             };
-            let value = region.rkey;
-            let standing = Standing::Region(region.id);
-            if self.values.insert(value) {
-                let value = Some(value);
-                self.keys.insert(holder, Key { standing, value });
-                return Ok(region.rkey);
-            }
-            if device.deregister(region.id).is_err() {
-                // It is ended as the key's own, which nobody is told.
-                let value = None;
-                self.keys.insert(holder, Key { standing, value });
-                break;
-            }
-            if let Ok(spare) = device.register(self.pd, arena, 0..1, CLOSED)
-                && (self.values.contains(&spare.rkey) || !ended(device.deregister(spare.id)))
-            {
-                self.spare.push((spare.id, spare.rkey));
-            }
+            self.all.push(domain);
         }
-        Err(KeyRefusal::ValuesKnown { tries: TRIES })
+        let domain = self.of(session).expect("it is there, or was made");
+        domain.home(device, arena)
     }
-
-    fn not_registered(&mut self, holder: Holder, error: &ControlError) -> KeyRefusal {
-        // The refusal has less to say.
-        tracing::warn!(%error, "a grant's region was not registered");
-        let why = KeyRefusal::of(error);
-        if why == KeyRefusal::Late {
-            let (standing, value) = (Standing::Unnamed, None);
-            self.keys.insert(holder, Key { standing, value });
-        }
-        why
-    }
-
-    /// The key is dead: its value may come back, and need not be kept from it.
-    fn forget(&mut self, device: &impl Control, holder: Holder) {
-        let Some(key) = self.keys.remove(&holder) else {
-            return;
-        };
-        let Some(value) = key.value else {
-            return;
-        };
-        self.values.remove(&value);
-        let stays = |&(id, kept): &(RegionId, Rkey)| kept != value || !ended(device.deregister(id));
-        self.spare.retain(stays);
-        if let Standing::Region(id) = key.standing {
-            // With a planted fault alone.
-            self.spare.push((id, value));
-        }
-    }
-
-    /// Whether nothing is left of it.
-    fn end(&mut self, device: &impl Control) -> bool {
-        self.spare.retain(|&(id, _)| !ended(device.deregister(id)));
-        self.arena = self
-            .arena
-            .filter(|arena| !ended(device.deregister(arena.id)));
-        self.spare.is_empty()
-            && self.arena.is_none()
-            && matches!(
-                device.dealloc_pd(self.pd),
-                Ok(()) | Err(ControlError::NoSuchPd(_))
-            )
-    }
-}
-
-/// Whether a region is gone. What is not there was ended by a call that came back late.
-pub(super) fn ended(result: Result<(), ControlError>) -> bool {
-    matches!(result, Ok(()) | Err(ControlError::NoSuchRegion(_)))
 }
 
 impl<D: Device> ControlSide<D> {
@@ -195,44 +112,25 @@ impl<D: Device> ControlSide<D> {
             return Ok(home);
         }
         let session = self.peers.get(peer).session;
-        if self.domains.of(session).is_none() {
-            let pd = self.device.alloc_pd()?;
-            self.domains.0.push(Domain {
-                session,
-                pd,
-                arena: None,
-                qps: 0,
-                keys: BTreeMap::new(),
-                values: BTreeSet::new(),
-                spare: Vec::new(),
-                ending: false,
-            });
-        }
-        let domain = self.domains.of(session).expect("it is there, or was made");
-        let (pd, arena) = (domain.pd, &self.identity.arena);
-        if let Some(arena) = domain.arena {
-            return Ok(Home { pd, arena });
-        }
-        let region = self.device.register(pd, arena, 0..arena.bytes(), CLOSED)?;
-        domain.arena = Some(region);
-        Ok(Home { pd, arena: region })
+        let arena = &self.identity.arena;
+        self.domains.home(session, &*self.device, arena)
     }
 
-    /// Makes the key of a grant.
-    pub fn make_key(&mut self, lcore: LcoreId, lane: LaneId, grant: GrantId, key: &KeyRequest) {
-        let made = self.try_make_key(lcore, lane, grant, key);
+    /// Makes a key.
+    pub fn make_key(&mut self, lcore: LcoreId, lane: LaneId, key: KeyId, request: &KeyRequest) {
+        let made = self.try_make_key(lcore, lane, key, request);
         if let Err(why) = made {
-            tracing::warn!(%why, bytes = key.len, "a grant has no key");
+            tracing::warn!(%why, bytes = request.len, "a grant has no key");
         }
-        self.send(lcore, Command::KeyMade { grant, made });
+        self.send(lcore, Command::KeyMade { key, made });
     }
 
     fn try_make_key(
         &mut self,
         lcore: LcoreId,
         lane: LaneId,
-        grant: GrantId,
-        key: &KeyRequest,
+        key: KeyId,
+        request: &KeyRequest,
     ) -> Result<Rkey, KeyRefusal> {
         let record = self.peers.lane_mut(lcore, lane);
         let session = record
@@ -240,31 +138,29 @@ impl<D: Device> ControlSide<D> {
             .map(|record| record.session);
         let domain = session.and_then(|session| self.domains.of(session));
         let domain = domain.ok_or(KeyRefusal::SessionOver)?;
-        domain.register(&*self.device, &self.identity.arena, (lcore, grant), key)
+        domain.register(&*self.device, &self.identity.arena, (lcore, key), request)
     }
 
-    /// Ends the key of a grant, behind its making.
-    pub fn end_key(&mut self, lcore: LcoreId, grant: GrantId) {
-        let holder = (lcore, grant);
+    /// Ends a key, behind its making.
+    pub fn end_key(&mut self, lcore: LcoreId, key: KeyId) {
+        let holder = (lcore, key);
         let domain = self.domains.with(holder);
         match domain.map(|domain| domain.keys[&holder].standing) {
             Some(Standing::Region(region)) => {
-                self.dealloc(lcore, grant, KeyObject::Region(region));
+                self.dealloc(lcore, key, KeyObject::Region(region));
             }
             // Proven by the end of its domain alone.
-            Some(Standing::Unnamed) => {
-                self.send(lcore, Command::Deallocated { grant, done: false })
-            }
+            Some(Standing::Unnamed) => self.send(lcore, Command::Deallocated { key, done: false }),
             // It was never made, or is gone with its domain.
             Some(Standing::Ended) | None => {
-                self.send(lcore, Command::Deallocated { grant, done: true });
+                self.send(lcore, Command::Deallocated { key, done: true });
             }
         }
     }
 
     /// A key's region is deregistered.
-    pub fn key_ended(&mut self, lcore: LcoreId, grant: GrantId) {
-        let holder = (lcore, grant);
+    pub fn key_ended(&mut self, lcore: LcoreId, key: KeyId) {
+        let holder = (lcore, key);
         if let Some(domain) = self.domains.with(holder) {
             let ended = |key: &mut Key| key.standing = Standing::Ended;
             domain.keys.entry(holder).and_modify(ended);
@@ -274,8 +170,8 @@ impl<D: Device> ControlSide<D> {
     }
 
     /// A key is dead: its value may come back.
-    pub fn forget_key(&mut self, lcore: LcoreId, grant: GrantId) {
-        let holder = (lcore, grant);
+    pub fn forget_key(&mut self, lcore: LcoreId, key: KeyId) {
+        let holder = (lcore, key);
         if let Some(domain) = self.domains.with(holder) {
             domain.forget(&*self.device, holder);
         }
@@ -289,13 +185,28 @@ impl<D: Device> ControlSide<D> {
         }
     }
 
-    /// Ends a session's domain when no queue pair and no key's region is left in it.
+    /// Settles a session's domain when no queue pair and no key's region is left in it: it is vacant if no key was ever made there, else it is ended. Nothing
+    /// waits for that end but what may be registered there without a name: who has no queue pair to come in by has no use for a value.
     pub fn end_domain_if_over(&mut self, session: SessionId) {
-        if let Some(domain) = self.domains.of(session)
-            && domain.is_over()
-        {
-            domain.ending = true;
-            self.call(Call::EndDomain(session), Backoff::default());
+        let over = |domain: &Domain| domain.session == session && domain.is_over();
+        let Some(at) = self.domains.all.iter().position(over) else {
+            return;
+        };
+        let lanes: Vec<(LcoreId, LaneId, QpId)> = self.peers.lanes_of(session).collect();
+        for (lcore, lane, qp) in lanes {
+            // A grant may be parked there although no key was made: it came too late to get one.
+            self.send(lcore, Command::DomainOver { lane, qp });
+        }
+        let domain = &mut self.domains.all[at];
+        if let Some(home) = domain.vacant() {
+            self.domains.all.swap_remove(at);
+            self.domains.vacant.push(home);
+            return;
+        }
+        domain.ending = true;
+        if !self.call(Call::EndDomain(session), Backoff::default()) {
+            let stuck = self.domains.usage().ending;
+            tracing::warn!(stuck, "a protection domain can't be ended yet");
         }
     }
 
@@ -305,28 +216,17 @@ impl<D: Device> ControlSide<D> {
         domain.is_none_or(|domain| domain.end(&*self.device))
     }
 
-    /// The domain is ended: nothing is registered in it any more, and no value of it is worth anything.
+    /// The domain is ended: nothing is registered in it any more, not without a name either.
     pub fn domain_ended(&mut self, session: SessionId) {
-        let Some(at) = self
-            .domains
-            .0
-            .iter()
-            .position(|domain| domain.session == session)
-        else {
+        let its = |domain: &Domain| domain.session == session;
+        let Some(at) = self.domains.all.iter().position(its) else {
             return;
         };
-        let domain = self.domains.0.swap_remove(at);
-        for ((lcore, grant), key) in domain.keys {
-            if key.standing == Standing::Unnamed {
-                self.send(lcore, Command::Deallocated { grant, done: true });
+        let domain = self.domains.all.swap_remove(at);
+        for ((lcore, key), entry) in domain.keys {
+            if entry.standing == Standing::Unnamed {
+                self.send(lcore, Command::Deallocated { key, done: true });
             }
-        }
-        let lanes: Vec<(LcoreId, LaneId, QpId)> = self.peers.lanes_of(session).collect();
-        for (lcore, lane, qp) in lanes {
-            self.send(lcore, Command::DomainDestroyed { lane, qp });
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

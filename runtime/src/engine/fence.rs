@@ -4,8 +4,8 @@ use crate::context::ops::{Op, Target};
 use crate::engine::state::Core;
 use crate::event::{Event, Import};
 use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
-use crate::ids::{Epoch, GrantId, LaneId};
-use crate::lane::Fence;
+use crate::ids::{Epoch, GrantId, ImportId, LaneId, RemoteContext};
+use crate::lane::link::Fence;
 use crate::lane::queue::Answer;
 use crate::limits::Limits;
 use crate::op::Status;
@@ -30,19 +30,19 @@ const ANSWERS: usize = 512;
 impl Core {
     /// A peer's grant has come, behind the bind of its key.
     pub(super) fn grant_came(&mut self, lane: LaneId, header: &wire::Header, grant: &wire::Grant) {
+        let known = self.known_grant(lane, grant.grant);
         let entry = self.lane(lane);
-        let known = entry.peer_grants.get(grant.grant.slot as usize).copied();
-        let owner = entry.peer_contexts.get(header.src.slot as usize);
+        let owner = entry.link.peer_contexts.get(header.src.slot as usize);
         let (Some(known), Some(_)) = (known, owner) else {
             self.stats.frames_refused += 1;
             return;
         };
         if !known.admits(grant.grant.generation) {
-            // A tombstone: the grant was taken back before its key came.
+            // Taken back before its key came.
             self.stats.grants_dead_on_arrival += 1;
             return;
         }
-        let peer = entry.peer.0 as usize;
+        let (peer, listed) = (entry.peer.0 as usize, entry.link.repair.number());
         // A grant is two events in the end. A context that does not take its events gets no more of them.
         let holder = self
             .contexts
@@ -66,6 +66,7 @@ impl Core {
                 in_flight: 0,
                 users: 0,
                 fence: None,
+                listed,
                 tell_owner: false,
             });
             if inserted.is_none() {
@@ -83,15 +84,19 @@ impl Core {
         self.learn(&owner);
         let imports = &mut self.peers[peer].quota.imports;
         imports.take(1).expect("R9: seen above");
-        self.lane_mut(lane).peer_grants[grant.grant.slot as usize] = PeerGrant::Imported {
+        self.lane_mut(lane).link.peer_grants[grant.grant.slot as usize] = PeerGrant::Imported {
             generation: grant.grant.generation,
             import: id.slot,
         };
+        self.tell_granted(context, id, owner, grant);
+    }
+
+    fn tell_granted(&mut self, context: u16, id: ImportId, owner: RemoteContext, of: &wire::Grant) {
         let import = Import {
             id,
             owner,
-            len: grant.len,
-            rights: grant.rights,
+            len: of.len,
+            rights: of.rights,
         };
         self.tell(context, Event::Granted(import));
     }
@@ -115,12 +120,7 @@ impl Core {
             self.stats.frames_refused += 1;
         }
         for grant in grants {
-            let known = self
-                .lane(lane)
-                .peer_grants
-                .get(grant.slot as usize)
-                .copied();
-            match known {
+            match self.known_grant(lane, grant) {
                 Some(PeerGrant::Imported { generation, import })
                     if generation == grant.generation =>
                 {
@@ -136,12 +136,12 @@ impl Core {
                 Some(PeerGrant::Unknown | PeerGrant::Tombstone { .. }) => {
                     self.bury_grant(lane, grant)
                 }
-                // Another generation lives in the slot, which an honest owner gives it only after this one's acknowledgement.
+                // One before that which lives in the slot; or one behind it, where no lane is repaired and an honest owner gives the slot again only after our acknowledgement.
                 Some(PeerGrant::Imported { .. }) | None => self.stats.frames_refused += 1,
             }
         }
         if let Some(fence) = fence {
-            let entry = &mut self.lane_mut(lane).fences[fence as usize];
+            let entry = &mut self.lane_mut(lane).link.fences[fence as usize];
             entry.complete |= last;
             self.answer_fence(lane, fence);
         }
@@ -150,14 +150,14 @@ impl Core {
     /// Makes a fence wait for an import; an earlier one, which the peer has given up by naming the import again, waits no longer.
     fn wait_for(&mut self, lane: LaneId, import: u32, fence: u16) {
         let earlier = self.imports.at_mut(import).fence.replace(fence);
-        self.lane_mut(lane).fences[fence as usize].waiting += 1;
+        self.lane_mut(lane).link.fences[fence as usize].waiting += 1;
         if let Some(earlier) = earlier {
             self.fence_lost_one(lane, earlier);
         }
     }
 
     /// Marks an import dead: new operations fail, queued ones end without having been posted.
-    fn fence_import(&mut self, slot: u32) {
+    pub(super) fn fence_import(&mut self, slot: u32) {
         if self.imports.at(slot).phase == ImportPhase::Fencing {
             return;
         }
@@ -212,14 +212,34 @@ impl Core {
         }
     }
 
+    /// What is known of the slot of a grant that the peer names. Where lanes are repaired a grant's keys end without our answer, so its slot may have a new one already: then the one that we
+    /// still have is dead.
+    pub(super) fn known_grant(&mut self, lane: LaneId, grant: GrantId) -> Option<PeerGrant> {
+        let known = *self.lane(lane).link.peer_grants.get(grant.slot as usize)?;
+        let PeerGrant::Imported { generation, import } = known else {
+            return Some(known);
+        };
+        let newer = grant.generation.wrapping_sub(generation) as i32 > 0;
+        if !newer || !self.repairs() {
+            return Some(known);
+        }
+        let dead = PeerGrant::Tombstone { generation };
+        self.lane_mut(lane).link.peer_grants[grant.slot as usize] = dead;
+        self.fence_import(import);
+        self.import_ran_down(import);
+        Some(dead)
+    }
+
     fn bury_grant(&mut self, lane: LaneId, grant: GrantId) {
-        let known = &mut self.lane_mut(lane).peer_grants[grant.slot as usize];
+        let known = &mut self.lane_mut(lane).link.peer_grants[grant.slot as usize];
         let newest = match *known {
             PeerGrant::Tombstone { generation }
                 if generation.wrapping_sub(grant.generation) as i32 > 0 =>
             {
                 generation
             }
+            // Another one has the slot already.
+            PeerGrant::Imported { generation, .. } if generation != grant.generation => return,
             _ => grant.generation,
         };
         *known = PeerGrant::Tombstone { generation: newest };
@@ -233,14 +253,14 @@ impl Core {
         fits: impl FnMut(&Op) -> bool,
     ) -> Option<u32> {
         let entry = self.lanes[lane.0 as usize].as_deref_mut()?;
-        entry.contexts[context as usize]
+        entry.link.contexts[context as usize]
             .queue
             .take_first(&mut self.ops, fits)
     }
 
     /// The open fence of a peer's epoch, a new one if need be; `None` if the peer has more open than it may.
     fn fence_of(&mut self, lane: LaneId, epoch: Epoch) -> Option<u16> {
-        let fences = &mut self.lane_mut(lane).fences;
+        let fences = &mut self.lane_mut(lane).link.fences;
         let open = |fence: &Fence| !(fence.complete && fence.waiting == 0);
         if let Some(at) = fences
             .iter()
@@ -266,12 +286,12 @@ impl Core {
 
     /// An import of a fence has run down.
     pub(super) fn fence_lost_one(&mut self, lane: LaneId, fence: u16) {
-        self.lane_mut(lane).fences[fence as usize].waiting -= 1;
+        self.lane_mut(lane).link.fences[fence as usize].waiting -= 1;
         self.answer_fence(lane, fence);
     }
 
     fn answer_fence(&mut self, lane: LaneId, fence: u16) {
-        let entry = self.lane(lane).fences[fence as usize];
+        let entry = self.lane(lane).link.fences[fence as usize];
         if entry.complete && entry.waiting == 0 && self.lane(lane).is_up() {
             self.answer(lane, Answer::Revoked(entry.epoch));
         }
@@ -289,7 +309,7 @@ impl Core {
 
     /// Queues an answer. A peer that asks faster than it reads loses answers, and with them its own progress, not ours.
     pub(super) fn answer(&mut self, lane: LaneId, answer: Answer) {
-        if !self.lane_mut(lane).control.answer(answer) {
+        if !self.lane_mut(lane).link.control.answer(answer) {
             self.stats.answers_dropped += 1;
         }
     }

@@ -9,37 +9,45 @@ use crate::lane::LanePhase;
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::{Answer, Request};
-use crate::reclaim::{KeyIx, StrandState};
+use crate::lane::repair::Event as RepairEvent;
+use crate::reclaim::StrandState;
 use crate::wire::{
-    self, Frame, HEADER_BYTES, Header, List, MAX_CONTROL_BYTES, MAX_REVOKE_GRANTS, Name,
+    self, Frame, HEADER_BYTES, Header, List, MAX_CONTROL_BYTES, MAX_ENDED_CONTEXTS,
+    MAX_REVOKE_GRANTS, Name, WireContext,
 };
 
 impl Core {
-    /// Answers, then requests, as far as room and credits go.
-    pub(super) fn pump_control(&mut self, lane: LaneId) {
-        let greeting = self.lane(lane).phase == LanePhase::Greeting;
-        while !greeting && self.may_send(lane, Class::Answer) {
-            let Some(answer) = self.lane_mut(lane).control.next_answer() else {
+    /// Answers, as far as room and credits go.
+    pub(super) fn pump_answers(&mut self, lane: LaneId) {
+        while self.lane(lane).link.control.has_answers() && self.may_send(lane, Class::Answer) {
+            let Some(answer) = self.lane_mut(lane).link.control.next_answer() else {
                 break;
             };
             self.post_answer(lane, answer);
         }
-        while self.may_send(lane, Class::Request) {
+    }
+
+    /// Requests, likewise; of a lane that greets the hello alone.
+    pub(super) fn pump_requests(&mut self, lane: LaneId) {
+        let greeting = self.lane(lane).phase == LanePhase::Greeting;
+        while self.lane(lane).link.control.peek_request().is_some()
+            && self.may_send(lane, Class::Request)
+        {
             if self.send_room(lane, Class::Request) < self.slots_of_next_request(lane) {
                 break;
             }
-            let Some(request) = self.lane_mut(lane).control.next_request() else {
+            let Some(request) = self.lane_mut(lane).link.control.next_request() else {
                 break;
             };
             if greeting && request != Request::Hello {
                 // Nothing but the hello is said before the peer's is admitted.
-                self.lane_mut(lane).control.ask_again(request);
+                self.lane_mut(lane).link.control.ask_again(request);
                 break;
             }
             // R5: what names keys is part of a reclaim, and is paid for like it.
             if matches!(request, Request::Revoke(_) | Request::Remind) {
                 if self.reclaim_budget_wrs == 0 {
-                    let control = &mut self.lane_mut(lane).control;
+                    let control = &mut self.lane_mut(lane).link.control;
                     match request {
                         // Nothing waits for it: it stays behind the others.
                         Request::Remind => control.ask(request),
@@ -55,7 +63,7 @@ impl Core {
 
     /// Send slots that the next request takes.
     pub(super) fn slots_of_next_request(&self, lane: LaneId) -> usize {
-        match self.lane(lane).control.peek_request() {
+        match self.lane(lane).link.control.peek_request() {
             // The invalidation that a planted fault has left out, the bind, the frame.
             Some(Request::Grant(_)) if !self.caps.regions => 3,
             _ => 1,
@@ -66,8 +74,8 @@ impl Core {
     /// no request ever fits.
     pub(super) fn request_waits_for_room(&self, lane: LaneId) -> bool {
         let entry = self.lane(lane);
-        !entry.control.is_empty()
-            && entry.control.peek_request().is_some()
+        !entry.link.control.is_empty()
+            && entry.link.control.peek_request().is_some()
             && self.send_room(lane, Class::Request) < self.slots_of_next_request(lane)
             && entry
                 .credits
@@ -77,7 +85,7 @@ impl Core {
     /// Queues a request of an epoch or a grant. A peer that takes none for long makes those pile up whose fence or grant has ended meanwhile;
     /// they are struck before they fill the queue, so that its bound is what can be wanted at a time (R12).
     pub(super) fn ask(&mut self, lane: LaneId, request: Request) {
-        if self.lane(lane).control.is_full() {
+        if self.lane(lane).link.control.is_full() {
             let (machine, grants) = (&self.machine, &self.grants);
             let entry = self.lanes[lane.0 as usize].as_deref_mut();
             let wanted = |request| match request {
@@ -85,9 +93,9 @@ impl Core {
                 Request::Grant(id) => grants.get(id).is_some(),
                 _ => true,
             };
-            entry.expect("seen above").control.keep_wanted(wanted);
+            entry.expect("seen above").link.control.keep_wanted(wanted);
         }
-        self.lane_mut(lane).control.ask(request);
+        self.lane_mut(lane).link.control.ask(request);
     }
 
     fn may_send(&self, lane: LaneId, class: Class) -> bool {
@@ -142,7 +150,7 @@ impl Core {
     fn post_credit(&mut self, lane: LaneId, context: u16) {
         let messages = self.limits.context.messages;
         let id = self.contexts.id(context);
-        let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+        let on_lane = &mut self.lane_mut(lane).link.contexts[context as usize];
         if on_lane.window_generation != id.generation {
             // The slot has a new context, which has taken nothing on this lane yet: what its predecessor took is not its own.
             return;
@@ -160,8 +168,8 @@ impl Core {
 
     fn post_keepalive(&mut self, lane: LaneId) {
         let entry = self.lane_mut(lane);
-        entry.keepalives = entry.keepalives.wrapping_add(1);
-        let number = entry.keepalives;
+        entry.link.keepalives = entry.link.keepalives.wrapping_add(1);
+        let number = entry.link.keepalives;
         self.post_frame(lane, None, &Frame::KeepAlive { number });
     }
 
@@ -176,6 +184,17 @@ impl Core {
                 self.begin_reminders(lane);
             }
             Request::Remind => self.post_reminder(lane),
+            Request::Begin => {
+                let entry = self.lane(lane);
+                let (repair, received) = (entry.repair, entry.link.messages_received);
+                self.post_frame(lane, None, &Frame::Begin { repair, received });
+            }
+            Request::Ended { from } => self.post_ended(lane, from),
+            Request::End => {
+                let repair = self.lane(lane).repair;
+                self.post_frame(lane, None, &Frame::End { repair });
+                self.tell_repair(lane, RepairEvent::Said);
+            }
         }
     }
 
@@ -223,11 +242,11 @@ impl Core {
         let mut len = 0;
         let mut last = false;
         while len < grants.len() {
-            let Some(KeyIx(key)) = self.machine.next_to_revoke(epoch, lane) else {
+            let Some(key) = self.machine.next_to_revoke(epoch, lane) else {
                 last = true;
                 break;
             };
-            grants[len] = self.grants.id(key);
+            grants[len] = self.grant_of(key);
             len += 1;
         }
         let frame = Frame::Revoke {
@@ -238,8 +257,23 @@ impl Core {
         self.post_frame(lane, None, &frame);
         if !last {
             self.lane_mut(lane)
+                .link
                 .control
                 .ask_again(Request::Revoke(epoch));
+        }
+    }
+
+    /// Names the last context of each slot that has ended, from slot `from` on; what does not fit follows in a frame of its own.
+    fn post_ended(&mut self, lane: LaneId, from: u16) {
+        let mut ended = [WireContext::default(); MAX_ENDED_CONTEXTS];
+        let (len, next) = self.ended_contexts(from, &mut ended);
+        if len > 0 {
+            let contexts = List::from(&ended[..len]);
+            self.post_frame(lane, None, &Frame::Ended { contexts });
+        }
+        if let Some(from) = next {
+            let control = &mut self.lane_mut(lane).link.control;
+            control.ask_again(Request::Ended { from });
         }
     }
 
@@ -248,6 +282,7 @@ impl Core {
         entry.receives_announced = entry.receives_posted;
         Header {
             lane_credit: entry.receives_posted,
+            sequence: entry.link.messages_sent,
             ..Header::default()
         }
     }

@@ -81,12 +81,12 @@ impl<D: Device> ControlSide<D> {
             && let Err(why) = self.admission(lcore, lane, Event::Reply(private))
         {
             self.admissions.replies_refused += 1;
-            self.end_session(record.peer, why);
+            self.failed(&record, why);
             return;
         }
         match self.signed_hello(&record) {
             Ok(hello) => self.send(lcore, Command::LaneConnected { lane, hello }),
-            Err(why) => self.end_session(record.peer, why),
+            Err(why) => self.failed(&record, why),
         }
     }
 
@@ -124,6 +124,7 @@ impl<D: Device> ControlSide<D> {
             target_lcore: record.peer_lcore,
             siblings: self.peers.siblings,
             lcores: self.peers.lcores,
+            repair: record.admission.repair(),
             qp: record.qp.0,
             contexts: limits.contexts,
             grants: limits.grants,
@@ -152,7 +153,7 @@ impl<D: Device> ControlSide<D> {
             }
         };
         if let Err(why) = admitted {
-            self.end_session(record.peer, why);
+            self.failed(&record, why);
         }
     }
 
@@ -185,6 +186,7 @@ impl<D: Device> ControlSide<D> {
         let (credits, hello) = heard;
         let contexts = hello.contexts.min(MAX_CONTEXTS) as usize;
         let grants = hello.grants.min(MAX_GRANTS) as usize;
+        let first = record.repair == 0;
         let command = Command::LaneAdmitted {
             lane: record.lane,
             credits: *credits,
@@ -193,8 +195,12 @@ impl<D: Device> ControlSide<D> {
                 messages: hello.messages_per_context,
                 frame_bytes: hello.frame_bytes,
             },
-            peer_contexts: vec![RemoteSlot::default(); contexts].into_boxed_slice(),
-            peer_grants: vec![PeerGrant::Unknown; grants].into_boxed_slice(),
+            // A repair's come with the link.
+            peer_contexts: vec![RemoteSlot::default(); if first { contexts } else { 0 }]
+                .into_boxed_slice(),
+            peer_grants: vec![PeerGrant::Unknown; if first { grants } else { 0 }]
+                .into_boxed_slice(),
+            listed: Vec::with_capacity(if first { 0 } else { grants }),
         };
         // All lanes of a session that stands are proven. One that is asked for beyond them, by whomever, would end it when it breaks.
         if self.peers.has_lane_beyond(record.peer, hello.lcores) {
@@ -204,6 +210,10 @@ impl<D: Device> ControlSide<D> {
         self.admissions.lanes_admitted += 1;
         if let Some(record) = self.peers.lane_mut(record.lcore, record.lane) {
             record.up = true;
+        }
+        if !first {
+            self.rebuild_admitted(record);
+            return Ok(());
         }
         let entry = self.peers.get_mut(record.peer);
         if entry.lcores == 0 {

@@ -7,14 +7,14 @@ use crate::context::ops::MAX_RANGES;
 use crate::engine::backoff::Backoff;
 use crate::engine::command::Command;
 use crate::engine::control::ControlSide;
-use crate::engine::domains::Home;
+use crate::engine::domain::Home;
 use crate::engine::lookup::LOOKUPS;
 use crate::engine::peers::{LaneOrigin, LaneRecord, PeerPhase};
 use crate::event::EngineEvent;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 use crate::lane::{Lane, LaneSetup, LaneSizes};
 use crate::limits::Limits;
-use crate::session::{Admission, Event, JoinRefusal, LaneNames, Order, Refused, Request};
+use crate::session::{Admission, Event, JoinRefusal, LaneNames, Order};
 
 /// What an engine says of itself to every peer.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl<D: Device> ControlSide<D> {
         let rest_ns = self.patience.join.least_ns();
         let entry = self.peers.get_mut(peer);
         entry.rest_until_ns = self.now_ns.saturating_add(rest_ns);
-        if let Err(error) = self.make_lane(peer, (LcoreId(0), LcoreId(0)), 0, None) {
+        if let Err(error) = self.make_lane(peer, (LcoreId(0), LcoreId(0)), 0, 0, None) {
             self.refuse(peer, error.into());
             let retry_ns = self.peers.get(peer).rest_until_ns;
             self.peers.get_mut(peer).phase = PeerPhase::Apart { retry_ns };
@@ -129,8 +129,15 @@ impl<D: Device> ControlSide<D> {
 
     /// Ends a session: every queue pair of it goes to error. `why` is told if the session did not stand yet.
     pub fn end_session(&mut self, peer: PeerId, why: JoinRefusal) {
-        if self.peers.get(peer).phase.is_joining() {
+        let entry = self.peers.get(peer);
+        if entry.phase.is_joining() {
+            self.admissions.sessions_unproven += u64::from(entry.lcores == 0);
             self.refuse(peer, why);
+        }
+        self.forget_rebuilds(peer);
+        let session = self.peers.get(peer).session;
+        for lcore in 0..self.peers.lcores {
+            self.send(LcoreId(lcore), Command::SessionOver { peer, session });
         }
         for record in self.peers.end_session(peer) {
             self.error_lane(record.lcore, record.lane, record.qp);
@@ -156,8 +163,9 @@ impl<D: Device> ControlSide<D> {
         peer: PeerId,
         ends: (LcoreId, LcoreId),
         number: u16,
-        asked: Option<(RequestId, Request)>,
-    ) -> Result<(), ControlError> {
+        repair: u32,
+        asked: Option<(RequestId, Admission)>,
+    ) -> Result<LaneId, ControlError> {
         let (lcore, peer_lcore) = ends;
         let session = self.peers.get(peer).session;
         let slot = self.peers.take_slot(lcore);
@@ -175,7 +183,7 @@ impl<D: Device> ControlSide<D> {
         };
         self.domains.qp_made(session);
         let (origin, admission) = match asked {
-            Some((id, request)) => (LaneOrigin::Accepting(id), Admission::accepting(&request)),
+            Some((id, admission)) => (LaneOrigin::Accepting(id), admission),
             None => {
                 let names = LaneNames {
                     session: self.peers.get(peer).agreed_session,
@@ -183,6 +191,7 @@ impl<D: Device> ControlSide<D> {
                     target_lcore: peer_lcore,
                     number,
                     siblings: self.peers.siblings,
+                    repair,
                     qp: qp.0,
                 };
                 let admission = Admission::connecting(&names, &self.known(peer));
@@ -196,6 +205,7 @@ impl<D: Device> ControlSide<D> {
             lane,
             peer_lcore,
             number,
+            repair,
             qp,
             origin,
             windows: windows.iter().map(|window| window.id).collect(),
@@ -209,12 +219,14 @@ impl<D: Device> ControlSide<D> {
             session,
             number,
             peer_lcore,
+            repair,
             arena: home.arena,
+            inline_bytes: self.device.caps().inline_pays_bytes as u64,
             windows,
             sizes: lane_sizes(&self.identity.limits),
         };
         self.hand_over(lcore, lane, setup);
-        Ok(())
+        Ok(lane)
     }
 
     /// A queue pair and, after it, as many of its windows as the device still has; none in key mode `region`.
@@ -231,7 +243,7 @@ impl<D: Device> ControlSide<D> {
             send_depth: limits.send_depth,
             receive_depth: limits.receive_depth,
             max_sge: 1 + MAX_RANGES,
-            max_inline_bytes: 0,
+            max_inline_bytes: device.caps().inline_pays_bytes,
         })?;
         let mut windows = Vec::new();
         if self.identity.home.is_none() {
@@ -282,7 +294,7 @@ impl<D: Device> ControlSide<D> {
             Ok(Order::Say(said)) => said,
             other => {
                 let why = other.err().unwrap_or(JoinRefusal::Malformed);
-                return self.end_session(record.peer, why);
+                return self.failed(&record, why);
             }
         };
         let started = match record.origin {
@@ -298,7 +310,7 @@ impl<D: Device> ControlSide<D> {
             Err(error @ ControlError::Unreachable(_)) if unanswered => {
                 self.wait(record.peer, record.qp, error.into());
             }
-            Err(error) => self.end_session(record.peer, error.into()),
+            Err(error) => self.failed(&record, error.into()),
         }
     }
 
@@ -309,7 +321,7 @@ impl<D: Device> ControlSide<D> {
                 for number in 0..self.peers.siblings {
                     if (lcore, peer_lcore, number) != (0, 0, 0) {
                         let ends = (LcoreId(lcore), LcoreId(peer_lcore));
-                        self.make_lane(peer, ends, number, None)?;
+                        self.make_lane(peer, ends, number, 0, None)?;
                     }
                 }
             }
@@ -320,15 +332,15 @@ impl<D: Device> ControlSide<D> {
     /// The peer refused. While it has said nothing yet it may still be settling an older session: the same lane is tried again.
     pub fn rejected(&mut self, qp: QpId, private: &[u8]) {
         let record = self.peers.lane_by_qp(qp).filter(|lane| !lane.broken);
-        let Some(peer) = record.map(|record| record.peer) else {
+        let Some(record) = record.cloned() else {
             return;
         };
-        let why = Refused::read(private, self.peers.siblings);
+        let (peer, why) = (record.peer, record.admission.refused(private));
         // What is ended there is not asked for again: the next session has another number.
         if self.peers.get(peer).lcores == 0 && why != JoinRefusal::Ended {
             self.wait(peer, qp, why);
         } else {
-            self.end_session(peer, why);
+            self.failed(&record, why);
         }
     }
 
@@ -359,7 +371,7 @@ fn lane_sizes(limits: &Limits) -> LaneSizes {
         contexts: limits.contexts as usize,
         fences: limits.epochs as usize + limits.contexts as usize,
         // Each grant waits to be made and to be revoked at most; a hello, a sign of life, and what repeats revokes.
-        requests: 2 * limits.grants as usize + 4,
+        requests: 2 * limits.grants as usize + 8,
         lookups: usize::from(LOOKUPS),
         // Each import, context and epoch has at most a few frames waiting. More are the peer's own loss.
         answers: (limits.grants + limits.imports + 4 * limits.contexts + 2 * limits.epochs)

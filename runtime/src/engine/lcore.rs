@@ -14,6 +14,7 @@ use crate::event::EngineEvent;
 use crate::ids::{LaneId, LcoreId};
 use crate::lane::LanePhase;
 use crate::limits::{Limit, LimitError};
+use crate::reclaim::PairSet;
 use crate::service::{AnyService, Code, Work};
 use crate::trace::Trace;
 
@@ -61,6 +62,13 @@ impl<P: DataPath> Lcore<P> {
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.core.trace
+    }
+
+    /// Which events its reclaim machine has met, and in which states, since the start: whether a run was one at all. For the thread that owns it. What is missed is
+    /// [`PairSet::expected`](crate::reclaim::PairSet::expected) of the engine's keys, [`minus`](crate::reclaim::PairSet::minus) this.
+    #[must_use]
+    pub fn reclaim_pairs(&self) -> &PairSet {
+        &self.core.reclaim_pairs
     }
 
     /// Runs one iteration: takes what the device and the control side have, runs the services, posts what is due. Never blocks, makes no system
@@ -162,16 +170,19 @@ impl<P: DataPath> Lcore<P> {
                 peer,
                 peer_contexts,
                 peer_grants,
+                listed,
             } => {
                 let entry = core.lane_mut(lane);
-                entry.peer_contexts = peer_contexts;
-                entry.peer_grants = peer_grants;
+                entry.link.peer_contexts = peer_contexts;
+                entry.link.peer_grants = peer_grants;
+                entry.listed = listed;
                 core.lane_admitted(lane, credits, peer);
             }
             Command::SessionUp(peer) => core.session_up(peer),
+            Command::SessionOver { peer, session } => core.session_over(peer, session),
             Command::QpInError(lane) => core.qp_in_error(lane),
-            Command::KeyMade { grant, made } => core.key_made(grant, made),
-            Command::Deallocated { grant, done } => core.deallocated(grant, done),
+            Command::KeyMade { key, made } => core.key_made(key, made),
+            Command::Deallocated { key, done } => core.deallocated(key, done),
             Command::WindowReplaced {
                 lane,
                 qp,
@@ -179,7 +190,7 @@ impl<P: DataPath> Lcore<P> {
                 window,
             } => core.window_replaced(lane, qp, place, window),
             Command::QpDestroyed(lane) => core.qp_destroyed(lane),
-            Command::DomainDestroyed { lane, qp } => core.domain_destroyed(lane, qp),
+            Command::DomainOver { lane, qp } => core.domain_over(lane, qp),
             Command::FlushFor { origin, ticket } => core.flush_for(origin, ticket),
             Command::FlushPart {
                 ticket,

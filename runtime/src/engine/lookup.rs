@@ -2,7 +2,7 @@
 
 use crate::engine::state::Core;
 use crate::event::Event;
-use crate::ids::{LaneId, PeerId, RemoteContext};
+use crate::ids::{LaneId, LcoreId, PeerId, RemoteContext};
 use crate::lane::queue::Request;
 use crate::wire::{self, MAX_NAME_BYTES, Name, NameError};
 
@@ -61,8 +61,8 @@ struct Pending {
     token: u64,
     peer: PeerId,
     name: InlineName,
-    /// Lcores of the peer that have not answered.
-    waiting: u16,
+    /// Lcores of the peer that have not answered, a bit each.
+    waiting: u64,
 }
 
 /// Open look-ups of one lcore.
@@ -121,15 +121,31 @@ impl Lookups {
         Some(u32::from(self.rounds[slot]) << 16 | slot as u32)
     }
 
+    /// The request numbers of the open questions to `peer` that its lcore has not answered.
+    fn unanswered(&self, peer: PeerId, lcore: LcoreId) -> impl Iterator<Item = u32> {
+        let open = self.pending.iter().zip(&self.rounds).zip(0_u32..);
+        open.filter_map(move |((open, round), slot)| {
+            let open = open.as_ref()?;
+            let waits = open.peer == peer && open.waiting & 1 << lcore.0 != 0;
+            waits.then_some(u32::from(*round) << 16 | slot)
+        })
+    }
+
     /// Notes one lcore's answer; gives the question if that decides it.
-    fn answered(&mut self, peer: PeerId, request: u32, found: bool) -> Option<Pending> {
+    fn answered(
+        &mut self,
+        peer: PeerId,
+        lcore: LcoreId,
+        request: u32,
+        found: bool,
+    ) -> Option<Pending> {
         let slot = self.slot(request)?;
         // R12: another peer's answer changes nothing.
         let pending = self.pending[slot].as_mut()?;
         if pending.peer != peer {
             return None;
         }
-        pending.waiting -= 1;
+        pending.waiting &= !(1 << lcore.0);
         if found || pending.waiting == 0 {
             return self.pending[slot].take();
         }
@@ -149,20 +165,21 @@ impl Core {
         if !self.contexts.get(slot).is_live() {
             return Err(LookupError::ContextClosed);
         }
-        let first_lanes = |core: &Self| -> Option<(usize, bool)> {
+        let first_lanes = |core: &Self| -> Option<(u64, bool)> {
             let view = core.peers.get(peer.0 as usize)?;
             let asked = Some(view)
                 .filter(|view| view.stands())?
                 .lanes
                 .iter()
                 .filter_map(|route| route.first().copied().flatten());
-            let (mut count, mut up, mut room) = (0, true, true);
+            let (mut lcores, mut up, mut room) = (0_u64, true, true);
             for lane in asked {
-                count += 1;
-                up &= core.lane(lane).is_up();
-                room &= core.lane(lane).control.takes_lookup();
+                let entry = core.lane(lane);
+                lcores |= 1 << entry.peer_lcore.0;
+                up &= entry.takes_work();
+                room &= entry.link.control.takes_lookup();
             }
-            (count > 0 && up).then_some((count, room))
+            (lcores > 0 && up).then_some((lcores, room))
         };
         let (waiting, room) = first_lanes(self).ok_or(LookupError::NoSession)?;
         let limit = self.lookups.pending.len();
@@ -175,7 +192,7 @@ impl Core {
             token,
             peer,
             name: InlineName::new(&name),
-            waiting: waiting as u16,
+            waiting,
         };
         let request = self
             .lookups
@@ -195,8 +212,9 @@ impl Core {
         request: u32,
         found: Option<&wire::Found>,
     ) {
-        let peer = self.lane(lane).peer;
-        let Some(pending) = self.lookups.answered(peer, request, found.is_some()) else {
+        let (peer, lcore) = (self.lane(lane).peer, self.lane(lane).peer_lcore);
+        let pending = self.lookups.answered(peer, lcore, request, found.is_some());
+        let Some(pending) = pending else {
             return;
         };
         if self
@@ -213,10 +231,26 @@ impl Core {
             session,
             id: found.context,
         });
+        // What waited for long behind other frames may name one that has ended: nobody would be told of that again.
+        let context = context.filter(|remote| !self.is_gone(remote));
         if let Some(remote) = context {
             self.acquaint(pending.context, remote);
         }
         let token = pending.token;
         self.tell(pending.context, Event::Resolved { token, context });
+    }
+
+    /// Asks what was asked on a lane before it broke, and not answered.
+    pub(super) fn look_up_again(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let (peer, lcore) = (entry.peer, entry.peer_lcore);
+        if entry.number != 0 {
+            return;
+        }
+        let entry = self.lanes[lane.0 as usize].as_deref_mut();
+        let control = &mut entry.expect("seen above").link.control;
+        for pending in self.lookups.unanswered(peer, lcore) {
+            control.ask(Request::Lookup { pending });
+        }
     }
 }

@@ -4,10 +4,10 @@ use core::ops::Range;
 
 use keyfence_mempool::pool::PoolError;
 use keyfence_mempool::{Arena, ArenaError, Layout, LayoutError, Pool, PoolConfig, sync::Arc};
-use keyfence_pmd::{Access, Control, ControlError, Rights};
+use keyfence_pmd::{Access, Control, ControlError};
 
-use crate::config::MemoryConfig;
-use crate::engine::domains::Home;
+use crate::config::{KeyMode, MemoryConfig};
+use crate::engine::domain::{CLOSED, Home};
 use crate::engine::state::{LcoreMemory, LcorePool, OP_SLOT_BYTES};
 use crate::limits::{Limits, budget, receive_buffers};
 use crate::wire::MAX_CONTROL_BYTES;
@@ -66,7 +66,7 @@ impl EngineMemory {
                 range,
                 pool.buffer_bytes as usize,
                 pool.count as usize,
-                lcores,
+                (lcores, CACHED_BUFFERS),
             )?);
         }
         let mut named = |wanted: &'static str| -> Result<Range<usize>, LayoutError> {
@@ -79,7 +79,9 @@ impl EngineMemory {
         let range = named("receives")?;
         let receive_bytes = memory.receive_buffer_bytes as usize;
         let receives = receive_buffers(limits, lanes) as usize;
-        let receives = make_pool(&arena, range, receive_bytes, receives, lcores)?;
+        // The budget has what all lanes and contexts may hold, and nothing for what an lcore keeps at hand meanwhile: another one's lane would wait for that for ever.
+        let cached = if lcores > 1 { 0 } else { CACHED_BUFFERS };
+        let receives = make_pool(&arena, range, receive_bytes, receives, (lcores, cached))?;
         let frames = named("frames")?;
         let op_slots = named("operations")?;
         Ok(Self {
@@ -91,12 +93,23 @@ impl EngineMemory {
         })
     }
 
-    /// Registers the arena for windows, in a protection domain of the engine. Its own key opens nothing.
-    pub fn register(&self, device: &impl Control) -> Result<Home, ControlError> {
-        let access = Access {
-            remote: Rights::NONE,
-            bind: true,
-        };
+    /// The protection domain of all queue pairs; in key mode `region` those of the first session of each peer. What a start needs of the adapter is had at the start.
+    pub fn homes(
+        &self,
+        device: &impl Control,
+        key_mode: KeyMode,
+        peers: usize,
+    ) -> Result<(Option<Home>, Vec<Home>), ControlError> {
+        if key_mode == KeyMode::Window {
+            return Ok((Some(self.register(device, true)?), Vec::new()));
+        }
+        let homes = (0..peers).map(|_| self.register(device, false));
+        Ok((None, homes.collect::<Result<_, _>>()?))
+    }
+
+    /// Registers the arena in a protection domain of its own, for windows or not. Its own key opens nothing.
+    fn register(&self, device: &impl Control, bind: bool) -> Result<Home, ControlError> {
+        let access = Access { bind, ..CLOSED };
         let pd = device.alloc_pd()?;
         let arena = device.register(pd, &self.arena, 0..self.arena.bytes(), access)?;
         Ok(Home { pd, arena })
@@ -149,15 +162,55 @@ fn make_pool(
     range: Range<usize>,
     buf_bytes: usize,
     count: usize,
-    lcores: usize,
+    (lcores, cached): (usize, usize),
 ) -> Result<(Pool, Range<u64>), MemoryError> {
     let addresses = arena.address() + range.start as u64..arena.address() + range.end as u64;
     let config = PoolConfig {
         buf_bytes,
         count,
         caches: lcores,
-        cache_size: CACHED_BUFFERS.min(count),
+        cache_size: cached.min(count),
         canary: true,
     };
     Ok((Pool::new(Arc::clone(arena), range, config)?, addresses))
+}
+
+#[cfg(test)]
+mod tests {
+    use keyfence_mempool::Policy;
+
+    use super::*;
+    use crate::engine::state::RECEIVE_OWNER;
+
+    /// R5: what one lcore has given back is there for the other, to the last buffer.
+    #[test]
+    fn r5_no_lcore_keeps_receives_from_another() {
+        let limits = Limits {
+            contexts: 2,
+            send_depth: 4,
+            receive_depth: 4,
+            ops_in_flight: 4,
+            ..Limits::default()
+        };
+        let memory = MemoryConfig {
+            arena_bytes: 64 << 20,
+            hugepages: Policy::Off,
+            transparent: false,
+            lock: Policy::Off,
+            ..MemoryConfig::default()
+        };
+        let engine = EngineMemory::new(&memory, &limits, 2, 2).expect("it fits");
+        let share = limits.share_of_lcore(2);
+        let [mut one, mut other] =
+            [0, 1].map(|at| engine.of_lcore(at, 1, &share).expect("it fits"));
+        let all = receive_buffers(&limits, 2) as usize;
+        let take_all = |memory: &mut LcoreMemory| {
+            let bufs = core::iter::from_fn(|| memory.receives.cache.get(RECEIVE_OWNER));
+            bufs.collect::<Vec<_>>()
+        };
+        for buf in take_all(&mut one) {
+            one.receives.cache.put(buf).expect("it is of this pool");
+        }
+        assert_eq!(take_all(&mut other).len(), all);
+    }
 }

@@ -16,6 +16,8 @@ mod complete;
 mod context;
 mod control;
 mod credits;
+mod cut;
+mod domain;
 mod domains;
 mod fence;
 mod fit;
@@ -24,6 +26,7 @@ mod frames;
 mod hello;
 mod idle;
 mod join;
+mod keys;
 mod lcore;
 mod lookup;
 mod memory;
@@ -31,10 +34,12 @@ mod needs;
 mod offer;
 mod peers;
 mod pump;
+mod rebuild;
 mod receive;
 mod receives;
 mod regions;
 mod remind;
+mod repair;
 mod retire;
 mod run;
 mod shutdown;
@@ -44,6 +49,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod turns;
 mod usage;
 mod zero;
 
@@ -54,6 +60,7 @@ use keyfence_pmd::Device;
 pub use build::{BuildError, EngineBuilder};
 pub use census::GrantRecord;
 pub use context::{Context, Lease};
+pub use domains::DomainUsage;
 pub use lcore::Lcore;
 pub(crate) use lookup::InlineName;
 pub use lookup::LookupError;
@@ -252,6 +259,12 @@ impl<D: Device> Engine<D> {
     #[must_use]
     pub fn admissions(&self) -> AdmissionStats {
         self.control.admissions
+    }
+
+    /// The protection domains of key mode `region`; none in `window`, where all sessions share one. Says what a device can't end, too.
+    #[must_use]
+    pub fn domains(&self) -> DomainUsage {
+        self.control.domains.usage()
     }
 
     /// The counters of an lcore, readable from any thread.

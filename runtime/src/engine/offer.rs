@@ -3,11 +3,13 @@
 use keyfence_pmd::{SgeList, WorkOp};
 
 use crate::engine::state::Core;
+use crate::grant::keys::Key;
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LaneId};
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::Request;
+use crate::reclaim::KeyIx;
 use crate::wire::{self, Frame, List, MAX_GRANTS};
 
 impl Core {
@@ -17,18 +19,23 @@ impl Core {
         let mut grants = [wire::Grant::EMPTY; MAX_GRANTS];
         let (mut len, mut ends, mut next) = (0, None, Some(first));
         while let Some(id) = next {
-            if let Some(grant) = self.grants.get(id).copied() {
+            let grant = self.grants.get(id).copied();
+            if let Some((grant, ix)) = grant.and_then(|grant| Some((grant, grant.key?))) {
+                let key = *self.keys.at(ix);
                 ends = Some(self.ends_of(&grant));
-                self.post_bind(lane, id, &grant);
-                grants[len] = wire::Grant {
-                    grant: id,
-                    rkey: grant.rkey,
-                    rights: grant.rights,
-                    address: grant.address,
-                    len: grant.len,
-                    lease_ns: grant.lease_ns.unwrap_or(wire::NO_LEASE),
-                };
-                len += 1;
+                self.post_bind(ix, &key, &grant);
+                // One that was taken back since is told to nobody: its key may be dead before the frame comes, and the holder's use of it would break the lane.
+                if !grant.retired {
+                    grants[len] = wire::Grant {
+                        grant: id,
+                        rkey: key.rkey,
+                        rights: grant.rights,
+                        address: grant.address,
+                        len: grant.len,
+                        lease_ns: grant.lease_ns.unwrap_or(wire::NO_LEASE),
+                    };
+                    len += 1;
+                }
             }
             next = self.next_grant(lane, ends, len);
         }
@@ -50,7 +57,7 @@ impl Core {
         ends: Option<(ContextId, ContextId)>,
         len: usize,
     ) -> Option<GrantId> {
-        let Some(Request::Grant(id)) = self.lane(lane).control.peek_request() else {
+        let Some(Request::Grant(id)) = self.lane(lane).link.control.peek_request() else {
             return None;
         };
         let fits = match (self.grants.get(id), ends) {
@@ -61,12 +68,13 @@ impl Core {
         if len == MAX_GRANTS || !fits || !has_room {
             return None;
         }
-        self.lane_mut(lane).control.next_request();
+        self.lane_mut(lane).link.control.next_request();
         Some(id)
     }
 
-    fn post_bind(&mut self, lane: LaneId, id: GrantId, grant: &Grant) {
-        let Some(window) = grant.window else {
+    fn post_bind(&mut self, ix: KeyIx, key: &Key, grant: &Grant) {
+        let lane = key.lane;
+        let Some(window) = key.window else {
             // A region, which stands already.
             return;
         };
@@ -78,8 +86,8 @@ impl Core {
             address: grant.address,
             len: grant.len,
             rights: grant.rights,
-            rkey: grant.rkey,
+            rkey: key.rkey,
         };
-        self.stage(lane, Flight::Bind { key: id.slot }, bind, SgeList::EMPTY);
+        self.stage(lane, Flight::Bind { key: ix.0 }, bind, SgeList::EMPTY);
     }
 }

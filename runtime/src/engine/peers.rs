@@ -3,6 +3,7 @@
 use keyfence_pmd::{QpId, RequestId, WindowId};
 
 use crate::engine::backoff::Backoff;
+use crate::engine::rebuild::Place;
 use crate::ids::{Incarnation, LaneId, LcoreId, PeerId, SessionId};
 use crate::session::{Admission, Secret, name_tag};
 
@@ -24,6 +25,8 @@ pub(super) struct LaneRecord {
     pub lane: LaneId,
     pub peer_lcore: LcoreId,
     pub number: u16,
+    /// The number of the repair that it was made for; 0 if it is the session's first.
+    pub repair: u32,
     pub qp: QpId,
     pub origin: LaneOrigin,
     /// Windows of its queue pair that were not deallocated.
@@ -33,6 +36,13 @@ pub(super) struct LaneRecord {
     /// Whether it is admitted.
     pub up: bool,
     pub broken: bool,
+}
+
+impl LaneRecord {
+    /// Which lane of its session it is, whatever queue pair that has.
+    pub fn place(&self) -> Place {
+        (self.peer, (self.lcore, self.peer_lcore), self.number)
+    }
 }
 
 /// Where a peer is.
@@ -235,7 +245,12 @@ impl Peers {
             lane.broken = true;
             ended.push(lane.clone());
         }
-        let on = |lcore: &u16| ended.iter().any(|lane| lane.lcore.0 == *lcore);
+        let session = self.get(peer).session;
+        let its = |lane: &LaneRecord| lane.peer == peer && lane.session == session;
+        let on = |lcore: &u16| {
+            let mut lanes = self.lanes.iter().filter(|lane| its(lane));
+            lanes.any(|lane| lane.lcore.0 == *lcore)
+        };
         let lcores = (0..self.lcores).filter(on).count() as u16;
         let entry = self.get_mut(peer);
         if !matches!(entry.phase, PeerPhase::Parting { .. }) {

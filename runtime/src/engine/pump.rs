@@ -1,5 +1,5 @@
-//! Posting: what a lane sends in a step, and in what order. Answers go first, then requests, then invalidations, then operations, each
-//! class leaving room for the ones above it (REQUIREMENTS section 4: reclaim never starves).
+//! Posting: what a lane sends of contexts' operations, in turns, each class of traffic leaving room for the ones above it (REQUIREMENTS section 4:
+//! reclaim never starves).
 
 use keyfence_pmd::{Lkey, Remote, Sge, SgeList, WorkId, WorkOp, WorkRequest};
 
@@ -7,10 +7,10 @@ use crate::context::ops::{MAX_RANGES, Op, Stage, Target};
 use crate::engine::state::Core;
 use crate::grant::import::ImportPhase;
 use crate::ids::LaneId;
+use crate::lane::Lane;
 use crate::lane::credits::Class;
 use crate::lane::inflight::{Flight, SEQUENCE_MASK};
 use crate::lane::remote::Standing;
-use crate::lane::{Lane, LanePhase};
 use crate::op::{OpKind, Status};
 use crate::wire::{HEADER_BYTES, Header};
 
@@ -39,48 +39,6 @@ pub(super) fn work_id(lane: LaneId, sequence: u64) -> WorkId {
 }
 
 impl Core {
-    /// The next step starts at another lane: what a step may spend on reclaims must not go to the lowest lane for ever (R6).
-    pub(super) fn rotate_lanes(&mut self) {
-        if self.lanes_taken.count_ones() < 2 {
-            self.first_lane = 0;
-            return;
-        }
-        let next = self.lane_ids_from(self.first_lane + 1).next();
-        self.first_lane = next.map_or(0, |lane| lane.0);
-    }
-
-    /// Lets a lane post what it may. Returns whether it posted anything.
-    pub(super) fn pump(&mut self, lane: LaneId) -> bool {
-        let entry = self.lane(lane);
-        if entry.has_nothing_to_post() {
-            return false;
-        }
-        let before = entry.inflight.next_sequence();
-        let ended_before = self.stats.regions_ended;
-        if matches!(entry.phase, LanePhase::Greeting | LanePhase::Up) {
-            if !entry.control.is_empty() {
-                self.pump_control(lane);
-            }
-            self.announce_receives(lane);
-        }
-        if self.lane(lane).is_up() {
-            self.tell_senders(lane);
-            self.pump_closing(lane);
-            if !self.request_waits_for_room(lane) {
-                self.pump_operations(lane);
-            }
-        }
-        // Nothing is posted for a region's end; there may be more than the step's budget had room for.
-        let has_ended_regions = self.stats.regions_ended != ended_before;
-        let lane = self.lane_mut(lane);
-        let posted = lane.inflight.next_sequence() != before;
-        if posted && let Some(last) = lane.staged.last_mut() {
-            // The success of the last one proves the whole burst.
-            last.signaled = true;
-        }
-        posted || has_ended_regions
-    }
-
     /// Send slots that a class may still take.
     #[inline(always)]
     pub(super) fn send_room(&self, lane: LaneId, class: Class) -> usize {
@@ -96,12 +54,15 @@ impl Core {
         stage_on(self.lane_mut(lane), lane, now_ns, flight, op, sges)
     }
 
-    fn pump_operations(&mut self, lane: LaneId) {
-        if !self.lane(lane).starved.is_empty() {
+    pub(super) fn pump_operations(&mut self, lane: LaneId) {
+        if !self.lane(lane).link.repair.is_whole() {
+            return;
+        }
+        if !self.lane(lane).link.starved.is_empty() {
             self.wake_starved(lane);
         }
-        for _ in 0..self.lane(lane).turns.len() {
-            let Some(context) = self.lane_mut(lane).turns.pop() else {
+        for _ in 0..self.lane(lane).link.turns.len() {
+            let Some(context) = self.lane_mut(lane).link.turns.pop() else {
                 return;
             };
             if !self.take_turn(lane, context) {
@@ -115,10 +76,10 @@ impl Core {
     fn take_turn(&mut self, lane: LaneId, context: u16) -> bool {
         let weight = u64::from(self.contexts.get(context).weight);
         let turn = weight.saturating_mul(BYTES_OF_A_TURN.max(self.limits.slice_bytes));
-        self.lane_mut(lane).contexts[context as usize].begin_turn(turn);
+        self.lane_mut(lane).link.contexts[context as usize].begin_turn(turn);
         loop {
             let entry = self.lane_mut(lane);
-            let on_lane = &mut entry.contexts[context as usize];
+            let on_lane = &mut entry.link.contexts[context as usize];
             let Some(op) = on_lane.queue.head() else {
                 on_lane.queued = false;
                 on_lane.leave_turn();
@@ -127,24 +88,24 @@ impl Core {
             };
             if on_lane.turn_bytes <= 0 {
                 entry.end_promise(context);
-                entry.turns.push(context);
+                entry.link.turns.push(context);
                 return true;
             }
             match self.post_part(lane, context, op) {
                 Posted::Part(bytes) | Posted::All(bytes) => {
-                    let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+                    let on_lane = &mut self.lane_mut(lane).link.contexts[context as usize];
                     on_lane.use_turn(bytes.max(MIN_TURN_BYTES));
                 }
                 Posted::LaneFull => {
                     // A whole new turn would keep it in front for as long as each completion frees less than that.
-                    self.lane_mut(lane).turns.push_front(context);
+                    self.lane_mut(lane).link.turns.push_front(context);
                     return false;
                 }
                 Posted::NoCredit => {
                     let entry = self.lane_mut(lane);
-                    entry.contexts[context as usize].leave_turn();
+                    entry.link.contexts[context as usize].leave_turn();
                     entry.end_promise(context);
-                    entry.starved.push(context);
+                    entry.link.starved.push(context);
                     return true;
                 }
             }
@@ -185,7 +146,7 @@ impl Core {
             return Some(Status::Revoked);
         }
         let to = op.receiver()?;
-        let known = &self.lane(lane).peer_contexts[to.slot as usize];
+        let known = &self.lane(lane).link.peer_contexts[to.slot as usize];
         let gone = known.standing(to.generation) == Standing::Gone;
         gone.then_some(Status::ContextGone)
     }
@@ -196,7 +157,9 @@ impl Core {
         let entry = self.lanes[lane.0 as usize]
             .as_deref_mut()
             .expect("the lane being pumped exists");
-        let popped = entry.contexts[context as usize].queue.pop(&mut self.ops);
+        let popped = entry.link.contexts[context as usize]
+            .queue
+            .pop(&mut self.ops);
         assert_eq!(popped, Some(slot), "the head of the queue is being posted");
     }
 
@@ -283,21 +246,20 @@ impl Core {
         let entry = entry.expect("the lane being pumped exists");
         let op = ops.get_mut(slot);
         let Target::Memory {
-            import,
-            address,
-            rkey,
-            ..
+            import, address, ..
         } = op.target
         else {
             unreachable!("only messages go to contexts");
         };
+        let import = imports.at_mut(import);
         let bytes = (op.bytes - op.posted_bytes).min(limits.slice_bytes);
         if !entry.has_room_for(bytes, limits.lane_bytes_in_flight) {
             return Posted::LaneFull;
         }
         let remote = Remote {
             address: address + op.posted_bytes,
-            rkey,
+            // Of now: a repair gives an import another one.
+            rkey: import.rkey,
         };
         let former = || {
             let address = memory.arena.address() + memory.op_slot(slot) as u64;
@@ -307,9 +269,9 @@ impl Core {
         op.posted_bytes += bytes;
         op.in_flight += 1;
         let ends = op.posted_bytes == op.bytes && op.kind != OpKind::WriteImmediate;
-        imports.at_mut(import).in_flight += 1;
-        let on_lane = &mut entry.contexts[context as usize];
-        on_lane.posted += 1;
+        import.in_flight += 1;
+        let on_lane = &mut entry.link.contexts[context as usize];
+        entry.posted[context as usize] += 1;
         if ends {
             op.stage = Stage::Posted;
             let popped = on_lane.queue.pop(ops);
@@ -331,14 +293,15 @@ impl Core {
 
     /// Stages the frame of a message, or of the notice behind a write, and with it all of its operation.
     fn stage_frame(&mut self, lane: LaneId, context: u16, slot: u32, bytes: u64, sges: SgeList) {
-        let flight = Flight::Slice {
+        let flight = Flight::Message {
             op: slot,
             bytes: bytes as u32,
+            number: self.lane(lane).link.messages_sent,
         };
         self.stage(lane, flight, WorkOp::Send { immediate: None }, sges);
         let entry = self.lane_mut(lane);
         entry.posted_bytes += bytes;
-        entry.contexts[context as usize].posted += 1;
+        entry.posted[context as usize] += 1;
         let op = self.ops.get_mut(slot);
         op.in_flight += 1;
         op.stage = Stage::Posted;
@@ -348,7 +311,8 @@ impl Core {
         self.pop_queue(lane, context, slot);
     }
 
-    /// The header of a frame from a context here to one of the peer. Every frame tells the peer our posted receives.
+    /// The header of a message, or of the notice behind a write, from a context here to one of the peer: the next number of the link is its own. Every frame tells the
+    /// peer our posted receives.
     pub(super) fn header(
         &mut self,
         lane: LaneId,
@@ -359,8 +323,8 @@ impl Core {
         let src = self.contexts.id(src).into();
         let entry = self.lane_mut(lane);
         entry.receives_announced = entry.receives_posted;
-        let sequence = entry.messages_sent;
-        entry.messages_sent = sequence.wrapping_add(1);
+        let sequence = entry.link.messages_sent.wrapping_add(1);
+        entry.link.messages_sent = sequence;
         Header {
             src,
             dst: crate::wire::WireContext {
@@ -388,8 +352,15 @@ fn stage_on(
     }
     let sequence = entry.inflight.push(flight);
     let request = WorkRequest::new(work_id(lane, sequence), op, sges).signaled(false);
-    entry.staged.push(request);
+    let inline = entry.inline_bytes > 0 && takes_inline(&request, entry.inline_bytes);
+    entry.staged.push(request.inline(inline));
     sequence
+}
+
+/// Whether a request's bytes go with it: of a write or a send that is short enough, and has any.
+fn takes_inline(request: &WorkRequest, most: u64) -> bool {
+    let writes = matches!(request.op, WorkOp::Write { .. } | WorkOp::Send { .. });
+    writes && (1..=most).contains(&request.sges.bytes())
 }
 
 /// The request for the next `bytes` bytes of an operation on memory, and its local memory; an atomic's is where the former value lands.

@@ -6,9 +6,10 @@ use crate::event::{Event, Message};
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
 use crate::lane::credits::ReceiveWindow;
 use crate::lane::greeting::{HeldFrame, PeerHello};
+use crate::lane::link::LinkName;
 use crate::lane::queue::Answer;
 use crate::lane::remote::{RemoteSlot, Standing};
-use crate::reclaim::{self, KeyIx};
+use crate::reclaim;
 use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
 
 impl Core {
@@ -21,7 +22,7 @@ impl Core {
         };
         // Any frame is a sign of life.
         entry.silent_ns = 0;
-        let is_up = entry.is_up();
+        let is_up = entry.is_up() || entry.takes_last_messages();
         self.stats.frames_received += 1;
         let frame = HeldFrame { slot, len, buf };
         if is_up {
@@ -60,13 +61,16 @@ impl Core {
     pub(super) fn take_frame(&mut self, lane: LaneId, frame: HeldFrame) {
         let (bytes, copied) = copied::<HEADER_BYTES>(&frame);
         match Header::decode(&bytes[..copied]) {
-            Ok((Kind::Message, header)) if self.lane(lane).is_up() => {
+            Ok((Kind::Message, header)) => {
                 self.take_lane_credit(lane, header.lane_credit);
                 let message = frame.len - HEADER_BYTES;
-                if let Some(context) = self.admit_message(lane, &header) {
+                if self.take_number(lane, header.sequence)
+                    && let Some(context) = self.admit_message(lane, &header)
+                {
                     let from = self.remote_on(lane, header.src.slot, header.src.generation);
+                    let link = self.lane(lane).name();
                     self.contexts.get_mut(context).messages.push(HeldMessage {
-                        lane,
+                        link,
                         session: from.session,
                         id: frame.buf.id(),
                     });
@@ -94,7 +98,8 @@ impl Core {
     }
 
     fn frame(&mut self, lane: LaneId, header: &Header, frame: &Frame<'_>) {
-        if !self.lane(lane).is_up() {
+        // Of a lane that broke messages are taken, and what Landed stands for; the rest is said anew.
+        if !self.lane(lane).is_up() && !matches!(frame, Frame::Landed { .. }) {
             self.stats.frames_refused += 1;
             return;
         }
@@ -112,8 +117,13 @@ impl Core {
                 self.lookup_answered(lane, *request, found.as_ref())
             }
             Frame::Grants { grants } => {
+                let listing = self.is_listing(lane);
                 for grant in grants.iter() {
-                    self.grant_came(lane, header, &grant);
+                    if listing {
+                        self.list_grant(lane, header, grant);
+                    } else {
+                        self.grant_came(lane, header, &grant);
+                    }
                 }
             }
             Frame::Revoke {
@@ -139,11 +149,20 @@ impl Core {
                 grant,
                 immediate,
                 bytes,
-            } => self.landed(lane, header, *grant, *immediate, *bytes),
+            } => {
+                if self.take_number(lane, header.sequence) {
+                    self.landed(lane, header, *grant, *immediate, *bytes);
+                }
+            }
+            Frame::Begin { repair, received } => self.begin_came(lane, *repair, *received),
+            Frame::Ended { contexts } if self.is_listing(lane) => {
+                self.ended_came(lane, contexts.iter());
+            }
+            Frame::End { repair } => self.end_came(lane, *repair),
             // Its coming was noted.
             Frame::KeepAlive { .. } => {}
-            // A second hello, a message (taken above), or an orderly end, which this version neither says nor answers.
-            Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } => {
+            // A second hello, a message (taken above), ends out of place, or an orderly end, which this version neither says nor answers.
+            Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } | Frame::Ended { .. } => {
                 self.stats.frames_refused += 1
             }
         }
@@ -170,7 +189,7 @@ impl Core {
             return None;
         }
         let messages = self.limits.context.messages;
-        let on_lane = &mut self.lane_mut(lane).contexts[context as usize];
+        let on_lane = &mut self.lane_mut(lane).link.contexts[context as usize];
         if on_lane.window_generation != header.dst.generation {
             on_lane.window = ReceiveWindow::new(messages);
             on_lane.window_generation = header.dst.generation;
@@ -221,15 +240,16 @@ impl Core {
         let owner = self
             .grants
             .get(grant)
-            .filter(|entry| entry.lane == lane)
+            // One that has ended keeps its name while its keys' values may be known; its owner's slot may be another's by then (R12).
+            .filter(|entry| entry.lane == lane && !entry.ended)
             .map(|entry| entry.context);
         let Some(context) = self.admit_message(lane, header) else {
             return;
         };
-        let session = self.lane(lane).session;
+        let (link, session) = (self.lane(lane).name(), self.lane(lane).session);
         if owner == Some(context) {
             // The frame took no buffer of the context, but a place among its events: its credit goes back when it is told.
-            let landing = HeldLanding { lane, session };
+            let landing = HeldLanding { link, session };
             self.contexts.get_mut(context).landed.push_back(landing);
             self.tell(
                 context,
@@ -241,7 +261,7 @@ impl Core {
             );
         } else {
             self.stats.frames_refused += 1;
-            self.consumed_one(lane, session, context);
+            self.consumed_one(link, session, context);
         }
     }
 
@@ -250,22 +270,22 @@ impl Core {
     pub(super) fn next_event(&mut self, slot: u16) -> Option<Event> {
         let context = self.contexts.get_mut(slot);
         let event = context.events.pop_front()?;
+        context.events_told += 1;
         context.writable_untold &= !matches!(event, Event::Writable);
         if matches!(event, Event::Landed { .. }) {
             let landing = context.landed.pop_front();
-            let HeldLanding { lane, session } = landing.expect("each Landed has its lane");
-            self.consumed_one(lane, session, slot);
+            let HeldLanding { link, session } = landing.expect("each Landed has its lane");
+            self.consumed_one(link, session, slot);
         }
         Some(event)
     }
 
-    /// Gives the credit of one message back to its lane, if that is still the lane it came on.
-    fn consumed_one(&mut self, lane: LaneId, session: SessionId, context: u16) {
-        let entry = self.lanes[lane.0 as usize].as_deref_mut();
-        let Some(entry) = entry.filter(|entry| entry.session == session && entry.is_sound()) else {
+    /// Gives the credit of one message back to its lane, if the session still stands.
+    fn consumed_one(&mut self, link: LinkName, session: SessionId, context: u16) {
+        let Some(lane) = self.carrier(link, session) else {
             return;
         };
-        let window = &mut entry.contexts[context as usize].window;
+        let window = &mut self.lane_mut(lane).link.contexts[context as usize].window;
         window.consumed = window.consumed.wrapping_add(1);
         self.credit_if_due(lane, context);
     }
@@ -273,10 +293,11 @@ impl Core {
     fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
         match self.grants.get(grant) {
             Some(entry) if entry.lane == lane => {
-                self.grants.at_mut(grant.slot).retired = true;
-                self.drive(reclaim::Event::ImportDropped {
-                    key: KeyIx(grant.slot),
-                });
+                let key = entry.key;
+                self.take_back(grant.slot);
+                if let Some(key) = key {
+                    self.drive(reclaim::Event::ImportDropped { key });
+                }
             }
             _ => self.stats.frames_refused += 1,
         }
@@ -285,7 +306,10 @@ impl Core {
     fn context_credit(&mut self, lane: LaneId, limit: &wire::CreditLimit) {
         let entry = self.lane_mut(lane);
         let most = entry.peer_messages;
-        let known = entry.peer_contexts.get_mut(limit.context.slot as usize);
+        let known = entry
+            .link
+            .peer_contexts
+            .get_mut(limit.context.slot as usize);
         let taken = known.and_then(|known| known.credits_of(limit.context.generation));
         if taken.is_some_and(|credits| credits.raise(limit.limit, most)) {
             entry.room_again(limit.context.slot);
@@ -294,8 +318,15 @@ impl Core {
         }
     }
 
-    /// Taken once for each context that there can be. The walk over the contexts here is made only for one that some of them have met.
+    /// Taken once for each context that there can be.
     fn context_gone(&mut self, lane: LaneId, gone: &wire::ContextGone) {
+        if !self.context_gone_again(lane, gone) {
+            self.stats.frames_refused += 1;
+        }
+    }
+
+    /// Whether that is news. The walk over the contexts here is made only for one that some of them have met.
+    pub(super) fn context_gone_again(&mut self, lane: LaneId, gone: &wire::ContextGone) -> bool {
         let remote = self.remote_on(lane, gone.context.slot, gone.context.generation);
         let first = self.meetings(&remote);
         let met = first.and_then(|known| known.part(remote.id.generation));
@@ -303,8 +334,7 @@ impl Core {
             .meetings(&remote)
             .is_some_and(|known| known.standing(remote.id.generation) != Standing::Gone);
         if met.is_none() && !new {
-            self.stats.frames_refused += 1;
-            return;
+            return false;
         }
         self.on_sisters(&remote, |known, initial| {
             known.end(remote.id.generation, initial)
@@ -312,6 +342,7 @@ impl Core {
         if let Some(met) = met {
             self.tell_acquaintances(remote, met, gone);
         }
+        true
     }
 
     /// Gives back the credits of messages that a context has dropped.
@@ -330,13 +361,13 @@ impl Core {
                 continue;
             }
             self.contexts.get_mut(context).messages.swap_remove(at);
-            self.consumed_one(held.lane, held.session, context);
+            self.consumed_one(held.link, held.session, context);
         }
     }
 
     fn credit_if_due(&mut self, lane: LaneId, context: u16) {
         let messages = self.limits.context.messages;
-        let window = &mut self.lane_mut(lane).contexts[context as usize].window;
+        let window = &mut self.lane_mut(lane).link.contexts[context as usize].window;
         if let Some(limit) = window.due(messages) {
             window.announced = limit;
             self.answer(lane, Answer::Credit { context });
@@ -376,6 +407,12 @@ impl Core {
         self.contexts.get_mut(context).acquaint(remote);
     }
 
+    /// Whether a remote context is known to be gone, from a frame of its end or of one that lives in its slot.
+    pub(super) fn is_gone(&mut self, remote: &RemoteContext) -> bool {
+        let known = self.meetings(remote);
+        known.is_some_and(|known| known.standing(remote.id.generation) == Standing::Gone)
+    }
+
     /// A frame has named a remote context: it may be sent to from now on.
     pub(super) fn learn(&mut self, remote: &RemoteContext) {
         let generation = remote.id.generation;
@@ -393,7 +430,7 @@ impl Core {
             };
             let entry = self.lane_mut(sister);
             let initial = entry.peer_messages;
-            if let Some(known) = entry.peer_contexts.get_mut(remote.id.slot as usize)
+            if let Some(known) = entry.link.peer_contexts.get_mut(remote.id.slot as usize)
                 && take(known, initial)
             {
                 entry.room_again(remote.id.slot);
@@ -407,7 +444,7 @@ impl Core {
             .lanes
             .get(remote.id.lcore.0 as usize)?;
         let first = (*lanes.first()?)?;
-        let known = &mut self.lane_mut(first).peer_contexts;
+        let known = &mut self.lane_mut(first).link.peer_contexts;
         known.get_mut(remote.id.slot as usize)
     }
 

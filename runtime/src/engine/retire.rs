@@ -4,14 +4,13 @@ use keyfence_pmd::{QpId, Remote, Rkey, SgeList, Window, WorkOp};
 
 use crate::engine::command::ToControl;
 use crate::engine::state::Core;
-use crate::event::Event;
-use crate::ids::{Epoch, GrantId, LaneId};
-use crate::lane::Lane;
+use crate::grant::keys::KeyId;
+use crate::ids::{Epoch, LaneId};
 use crate::lane::credits::Class;
 use crate::lane::inflight::Flight;
 use crate::lane::queue::{Closing, Request};
 use crate::plant::{self, Plant};
-use crate::reclaim::{self, Action, KeyEnd, KeyIx, KeyState, Note, Timer, Transition};
+use crate::reclaim::{self, Action, KeyIx, Note, Timer};
 
 impl Core {
     /// Hands the machine an event and does what it orders. What that leads to is handed in behind it, not inside it.
@@ -22,6 +21,7 @@ impl Core {
         }
         self.driving = true;
         while let Some(event) = self.events.pop_front() {
+            self.reclaim_pairs.insert(self.machine.pair(&event));
             let note = self.machine.handle(event, &mut self.actions);
             if note != Note::Applied {
                 self.stats.reclaim_notes += 1;
@@ -41,117 +41,21 @@ impl Core {
 
     /// Takes a grant back, for whatever reason; once.
     pub(super) fn retire(&mut self, slot: u32) {
-        let grant = self.grants.at_mut(slot);
-        if grant.retired {
+        let key = self.grants.at(slot).key;
+        if !self.take_back(slot) {
             return;
         }
-        grant.retired = true;
         self.stats.grants_retired += 1;
-        self.drive(reclaim::Event::Retire { key: KeyIx(slot) });
-    }
-
-    fn key_changed(&mut self, change: Transition) {
-        let KeyIx(slot) = change.key;
-        self.trace.key(self.now_ns, &change);
-        match change.ended() {
-            Some(KeyEnd::Zapped) => {
-                self.grant_ended(slot);
-                self.stats.grants_zapped += 1;
-                let grant = self.grants.at(slot);
-                self.tell(grant.context, Event::Zapped(self.grants.id(slot)));
-            }
-            Some(KeyEnd::LateProof) => {
-                self.grant_ended(slot);
-                self.stats.late_proofs += 1;
-            }
-            None => {}
-        }
-        if change.quarantined() {
-            self.stats.grants_quarantined += 1;
-            let grant = self.grants.at(slot);
-            self.tell(grant.context, Event::GrantQuarantined(self.grants.id(slot)));
-        }
-        self.count_for_peer(&change);
-        if change.freed() {
-            self.key_freed(slot);
-        }
-    }
-
-    /// R8: a peer that acknowledges too little loses its session: until single lanes can be replaced, that alone makes its parked values
-    /// worthless.
-    fn count_for_peer(&mut self, change: &Transition) {
-        let grant = self.grants.at(change.key.0);
-        let (lane, peer) = (grant.lane, grant.holder.peer);
-        let quota = &mut self.peers[peer.0 as usize].quota;
-        let open = |state: KeyState| !state.is_proven() && state != KeyState::Unproven;
-        quota.open_keys += u64::from(open(change.to));
-        quota.open_keys -= u64::from(open(change.from));
-        if change.from == KeyState::Parked {
-            quota.parked_keys -= 1;
-        }
-        if change.to == KeyState::Parked {
-            quota.parked_keys += 1;
-            let past = quota.parked_keys > quota.parked_keys_limit;
-            if past
-                && self.lanes[lane.0 as usize]
-                    .as_deref()
-                    .is_some_and(Lane::is_sound)
-            {
-                self.stats.peers_past_parked += 1;
-                self.break_lane(lane);
-            }
-        }
-    }
-
-    /// The key is proven ended: its memory and quota are its owner's again.
-    fn grant_ended(&mut self, slot: u32) {
-        let grant = self.grants.at_mut(slot);
-        assert!(!grant.ended, "R7: a grant ends once");
-        grant.ended = true;
-        let grant = *grant;
-        self.unhold(grant.pool, grant.buf);
-        let quota = &mut self.contexts.get_mut(grant.context).quota;
-        quota.grants.give(1);
-        quota.exposed_bytes.give(grant.len);
-        self.peers[grant.holder.peer.0 as usize]
-            .quota
-            .exposed_bytes
-            .give(grant.len);
-    }
-
-    /// The key is dead: R4 allows its window and slot to be used again.
-    fn key_freed(&mut self, slot: u32) {
-        #[cfg(feature = "plant")]
-        let late = self.machine.needs_late_invalidate(KeyIx(slot));
-        #[cfg(not(feature = "plant"))]
-        let late = false;
-        let id = self.grants.id(slot);
-        let grant = self.grants.remove(slot);
-        assert!(grant.ended, "R4: a key is dead after its proof");
-        self.peers[grant.holder.peer.0 as usize]
-            .quota
-            .grants
-            .give(1);
-        let Some(place) = grant.window else {
-            self.outbox.push(ToControl::KeyDead(id));
-            return;
-        };
-        let Some(lane) = self.lanes[grant.lane.0 as usize].as_deref_mut() else {
-            return;
-        };
-        let window = &mut lane.windows[place as usize];
-        window.next_tag = window.next_tag.wrapping_add(1);
-        if window.deallocated {
-            lane.spent_windows.push(place);
-            self.replace_windows(grant.lane);
-        } else {
-            window.stale = late.then_some(grant.rkey);
-            lane.free_windows.push(place);
+        // One of a queue pair that broke was retired with it.
+        if let Some(key) = key
+            && self.machine.key_epoch(key).is_none()
+        {
+            self.drive(reclaim::Event::Retire { key });
         }
     }
 
     /// Has new windows made for those that a sound lane has lost to deallocations.
-    fn replace_windows(&mut self, lane: LaneId) {
+    pub(super) fn replace_windows(&mut self, lane: LaneId) {
         let entry = self.lane_mut(lane);
         if !entry.is_sound() {
             return;
@@ -213,13 +117,7 @@ impl Core {
             Timer::FlushInterval => timeouts.flush_interval_ns,
             Timer::Fence(_) => timeouts.fence_timeout_ns,
             Timer::Invalidate(_) => timeouts.invalidate_timeout_ns,
-            Timer::Final(_) => {
-                let keys = u64::from(self.limits.context.grants);
-                timeouts
-                    .drain_timeout_ns
-                    .saturating_add(timeouts.control_timeout_ns.saturating_mul(3))
-                    .saturating_add(timeouts.per_key_ns.saturating_mul(keys))
-            }
+            Timer::Final(_) => self.final_timeout_ns,
         }
     }
 
@@ -274,17 +172,14 @@ impl Core {
 
     /// Posts invalidations and closing requests, at most what is left of the step's budget (R5).
     pub(super) fn pump_closing(&mut self, lane: LaneId) {
-        if self.lane(lane).regions_due {
-            self.end_regions(lane);
-        }
         self.refuse_chains(lane);
         while self.reclaim_budget_wrs > 0 && self.send_room(lane, Class::Request) > 0 {
             let Some(closing) = self.lane(lane).closing.front().copied() else {
-                return;
+                break;
             };
             match closing {
                 Closing::Chain(epoch) => match self.machine.next_to_invalidate(epoch, lane) {
-                    Some(KeyIx(key)) => self.post_invalidate(lane, key),
+                    Some(key) => self.post_invalidate(lane, key),
                     None => {
                         self.lane_mut(lane).closing.pop_front();
                     }
@@ -295,21 +190,25 @@ impl Core {
                 }
             }
         }
+        // Behind closing requests, of which an epoch has one a lane: regions may be as many as the grants, and new ones come as others are retired.
+        if self.lane(lane).regions_due {
+            self.end_regions(lane);
+        }
     }
 
-    fn post_invalidate(&mut self, lane: LaneId, key: u32) {
-        let rkey = self.grants.at(key).rkey;
+    fn post_invalidate(&mut self, lane: LaneId, key: KeyIx) {
+        let rkey = self.keys.at(key).rkey;
         let early = plant::active(Plant::AckBeforeInvalidate);
         let flight = if early {
             Flight::Ignored
         } else {
-            Flight::Invalidate { key }
+            Flight::Invalidate { key: key.0 }
         };
         self.stage(lane, flight, WorkOp::Invalidate { rkey }, SgeList::EMPTY);
         self.reclaim_budget_wrs -= 1;
         self.stats.invalidations_posted += 1;
         if early {
-            self.drive(reclaim::Event::Invalidated { key: KeyIx(key) });
+            self.drive(reclaim::Event::Invalidated { key });
         }
     }
 
@@ -351,10 +250,11 @@ impl Core {
             self.lane_mut(lane).regions_due = true;
             return;
         }
-        while let Some(KeyIx(key)) = self.machine.next_to_dealloc(lane) {
-            let grant = self.grants.id(key);
-            let Some(window) = self.grants.at(key).window else {
-                self.end_region(grant);
+        while let Some(key) = self.machine.next_to_dealloc(lane) {
+            let window = self.keys.at(key).window;
+            let key = self.keys.id(key);
+            let Some(window) = window else {
+                self.end_region(key);
                 continue;
             };
             let window = window as usize;
@@ -363,22 +263,18 @@ impl Core {
                 entry.deallocated_windows += 1;
             }
             let window = entry.windows[window].window.id;
-            self.outbox.push(ToControl::Dealloc {
-                lane,
-                grant,
-                window,
-            });
+            self.outbox.push(ToControl::Dealloc { lane, key, window });
         }
     }
 
     /// The control side has ended a key's window or region, or failed to.
-    pub(super) fn deallocated(&mut self, grant: GrantId, done: bool) {
-        if self.grants.get(grant).is_none() {
+    pub(super) fn deallocated(&mut self, key: KeyId, done: bool) {
+        if self.keys.get(key).is_none() {
             // Proven by another call meanwhile: this one says nothing about whoever has the slot now (R4).
             self.stats.reclaim_notes += 1;
             return;
         }
-        let key = KeyIx(grant.slot);
+        let key = key.ix();
         self.drive(if done {
             reclaim::Event::Deallocated { key }
         } else {

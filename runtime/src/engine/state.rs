@@ -17,9 +17,12 @@ use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
 use crate::event::Event;
 use crate::grant::import::Imports;
+use crate::grant::keys::Keys;
 use crate::grant::table::Grants;
 use crate::ids::{ContextId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
 use crate::lane::Lane;
+use crate::lane::link::LinkName;
+use crate::lane::repair::Seen;
 use crate::limits::{Limits, PeerLimits};
 use crate::plant::{self, Plant};
 use crate::reclaim;
@@ -138,6 +141,8 @@ pub struct Core {
     pub(super) now_ns: u64,
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
+    /// Of the last step of a reclaim: the engine's, since all lcores share its control side.
+    pub(super) final_timeout_ns: u64,
     pub(super) frame_bytes: usize,
     /// The longest message with its header that is sent: what the device moves at once, and what a lane may have in flight.
     pub(super) longest_frame_bytes: u64,
@@ -150,6 +155,7 @@ pub struct Core {
     pub(super) contexts: Contexts,
     pub(super) ops: Ops,
     pub(super) grants: Grants,
+    pub(super) keys: Keys,
     pub(super) imports: Imports,
     pub(super) lanes: Vec<Option<Box<Lane>>>,
     /// Which of these exist, a bit each.
@@ -161,6 +167,8 @@ pub struct Core {
     pub(super) peers: Vec<PeerView>,
     pub(super) machine: reclaim::Machine,
     pub(super) actions: reclaim::Actions,
+    /// What the machine was told so far, and in which state that met it.
+    pub(super) reclaim_pairs: reclaim::PairSet,
     /// What the machine is still to be told.
     pub(super) events: VecDeque<reclaim::Event>,
     /// Whether the machine is being driven further up the stack.
@@ -200,6 +208,8 @@ pub struct Core {
     pub(super) lease_cursor: u32,
     /// When what need not be done in each step is done again.
     pub(super) housekeeping_ns: u64,
+    /// What is known of each context while a lane's cut is judged.
+    pub(super) seen: Vec<Seen>,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
 }
@@ -230,7 +240,15 @@ impl Core {
         }
         let lanes = peer.lanes.get(remote.id.lcore.0 as usize)?;
         let lane = (*lanes.get(slot as usize % lanes.len().max(1))?)?;
-        self.lane(lane).is_up().then_some(lane)
+        self.lane(lane).takes_work().then_some(lane)
+    }
+
+    /// The lane that carries a link of a session, sound or not.
+    pub(super) fn carrier(&self, link: LinkName, session: SessionId) -> Option<LaneId> {
+        let peer = self.peers.get(link.peer.0 as usize)?;
+        let lanes = peer.lanes.get(link.lcore.0 as usize)?;
+        let lane = (*lanes.get(link.number as usize)?)?;
+        (self.lane(lane).session == session).then_some(lane)
     }
 
     /// The remote context named on a lane.

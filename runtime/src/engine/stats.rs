@@ -40,6 +40,8 @@ counters! {
     steps,
     /// Poll steps that found nothing to do.
     idle_steps,
+    /// Lanes repaired: a new queue pair has taken over from one that broke.
+    lanes_repaired,
     /// Lanes broken since their peer had more parked keys than it may.
     peers_past_parked,
     /// Notices of ends not given to contexts with more acquaintances than are remembered, since they left too much untaken.

@@ -48,6 +48,7 @@ struct Draft {
     token: u64,
     argument: u64,
     value: u64,
+    idempotent: bool,
 }
 
 impl Context<'_> {
@@ -64,6 +65,25 @@ impl Context<'_> {
         token: u64,
     ) -> Result<(), SubmitError> {
         self.within(|cx| cx.memory(import.id, offset, from, Draft::new(OpKind::Write, token)))
+    }
+
+    /// Writes as [`Context::write`] does, where it does no harm if the bytes are written twice, also behind later writes of others: if the lane breaks before the write's end is known
+    /// it is executed again, and what the context says behind it is said.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was submitted then.
+    pub fn write_idempotent(
+        &mut self,
+        import: &Import,
+        offset: u64,
+        from: &[Local<'_>],
+        token: u64,
+    ) -> Result<(), SubmitError> {
+        let draft = Draft {
+            idempotent: true,
+            ..Draft::new(OpKind::Write, token)
+        };
+        self.within(|cx| cx.memory(import.id, offset, from, draft))
     }
 
     /// Writes, and then tells the owner: it gets [`Event::Landed`](crate::Event::Landed) with `immediate`, after the bytes are in place.
@@ -250,13 +270,12 @@ impl Context<'_> {
             return Err(SubmitError::Misaligned { address });
         }
         let lane = entry.lane;
-        if !self.core.lane(lane).is_up() {
+        if !self.core.lane(lane).takes_work() {
             return Err(SubmitError::NoSession);
         }
         let target = Target::Memory {
             import: import.slot,
             address,
-            rkey: entry.rkey,
             owner: entry.owner,
         };
         self.accept(draft, lane, target, ranges, bytes)?;
@@ -358,10 +377,14 @@ impl Context<'_> {
             posted_bytes: 0,
             done_bytes: 0,
             in_flight: 0,
+            cut: 0,
             stage: Stage::Queued,
             fate: None,
             argument: draft.argument,
             value: draft.value,
+            idempotent: draft.idempotent,
+            again: false,
+            verdict: None,
             next: NIL,
         });
         let op = inserted.expect("the lcore's gauge bounds the slab");
@@ -378,6 +401,7 @@ impl Draft {
             token,
             argument: 0,
             value: 0,
+            idempotent: false,
         }
     }
 
@@ -434,13 +458,15 @@ impl Core {
 
     #[inline(always)]
     fn enqueue(&mut self, lane: LaneId, context: u16, op: u32) {
-        let lane = self.lanes[lane.0 as usize]
+        let entry = self.lanes[lane.0 as usize]
             .as_deref_mut()
             .expect("checked by the caller");
-        lane.contexts[context as usize]
-            .queue
-            .push(&mut self.ops, op);
-        lane.enqueue_turn(context);
+        let on_lane = &mut entry.link.contexts[context as usize];
+        if on_lane.stalled.is_some() {
+            return self.hold_back(lane, context, op);
+        }
+        on_lane.queue.push(&mut self.ops, op);
+        entry.enqueue_turn(context);
     }
 
     /// The pool of a buffer that belongs to the context.

@@ -12,6 +12,7 @@ use crate::engine::state::Core;
 use crate::engine::{Context, Engine, EngineBuilder, Lcore};
 use crate::event::{EngineEvent, Event};
 use crate::grant::import::{ImportEntry, ImportPhase, PeerGrant};
+use crate::grant::keys::Key;
 use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LaneId, LcoreId, PeerId, RemoteContext, SessionId};
 use crate::lane::{Lane, LaneSetup, LaneSizes};
@@ -143,8 +144,10 @@ fn grant_of(core: &mut Core, context: u16) -> Grant {
         context,
         holder: nobody(),
         lane: LaneId(0),
-        window: Some(0),
-        rkey: Rkey(1),
+        key: None,
+        keys_open: 0,
+        keys_unproven: 0,
+        keys_known: 0,
         buf: buf.id(),
         pool: 0,
         address: buf.address(),
@@ -153,8 +156,8 @@ fn grant_of(core: &mut Core, context: u16) -> Grant {
         lease_ns: None,
         made_ns: 0,
         retired: false,
+        quarantined: false,
         ended: false,
-        reminded: false,
     }
 }
 
@@ -170,8 +173,20 @@ fn nobody() -> RemoteContext {
     }
 }
 
+fn key_of(grant: GrantId) -> Key {
+    Key {
+        grant: grant.slot,
+        lane: LaneId(0),
+        window: Some(0),
+        rkey: Rkey(1),
+        reminded: false,
+    }
+}
+
 fn bind(core: &mut Core, grant: Grant) -> KeyIx {
-    let key = KeyIx(core.grants.insert(grant).unwrap().slot);
+    let id = core.grants.insert(grant).unwrap();
+    let key = core.keys.insert(key_of(id)).unwrap().ix();
+    core.grants.at_mut(id.slot).key_begun(key);
     core.drive(reclaim::Event::Bind {
         key,
         context: ContextIx(grant.context),
@@ -182,14 +197,15 @@ fn bind(core: &mut Core, grant: Grant) -> KeyIx {
 }
 
 #[test]
-fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_grant() {
+fn r4_a_deallocation_reported_late_says_nothing_about_the_slot_s_next_key() {
     let (_engine, mut lcore) = engine();
     let core = &mut lcore.core;
     let grant = grant_of(core, 0);
-    let old = core.grants.insert(grant).unwrap();
-    core.grants.remove(old.slot);
+    let id = core.grants.insert(grant).unwrap();
+    let old = core.keys.insert(key_of(id)).unwrap();
+    core.keys.remove(old.ix());
     let key = bind(core, grant);
-    assert_eq!(key, KeyIx(old.slot));
+    assert_eq!(key, old.ix());
     for done in [true, false] {
         core.deallocated(old, done);
         assert_eq!(core.machine.key_state(key), KeyState::Binding);
@@ -216,6 +232,7 @@ fn import_of(core: &mut Core, context: u16) {
         in_flight: 0,
         users: 0,
         fence: None,
+        listed: 0,
         tell_owner: false,
     };
     core.imports.insert(entry).unwrap();
@@ -229,6 +246,8 @@ fn lane() -> Box<Lane> {
         session: SessionId(1),
         number: 0,
         peer_lcore: LcoreId(0),
+        repair: 0,
+        inline_bytes: 0,
         arena: Region {
             id: RegionId(0),
             lkey: Lkey(0),
@@ -246,7 +265,7 @@ fn lane() -> Box<Lane> {
         },
     };
     let mut lane = Box::new(Lane::new(setup, 0));
-    lane.peer_grants = vec![PeerGrant::Unknown].into_boxed_slice();
+    lane.link.peer_grants = vec![PeerGrant::Unknown].into_boxed_slice();
     lane
 }
 

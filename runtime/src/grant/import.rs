@@ -41,6 +41,8 @@ pub struct ImportEntry {
     pub users: u32,
     /// The fence that waits for it.
     pub fence: Option<u16>,
+    /// The last repair of its lane in which the owner has named it; 0 if none.
+    pub listed: u32,
     /// Whether the owner must be told that the holder gave it up.
     pub tell_owner: bool,
 }

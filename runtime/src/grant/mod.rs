@@ -2,4 +2,5 @@
 
 pub mod by_context;
 pub mod import;
+pub mod keys;
 pub mod table;

@@ -98,6 +98,11 @@ impl SendCredits {
         self.sent = self.sent.wrapping_add(1);
     }
 
+    /// Takes back a receive that was spent on a frame that never came.
+    pub fn unspend(&mut self) {
+        self.sent = self.sent.wrapping_sub(1);
+    }
+
     /// Takes the peer's absolute count. One that goes back, or leaps by more than `most` receives, is refused.
     pub fn raise(&mut self, limit: u32, most: u32) -> bool {
         let grown = limit.wrapping_sub(self.limit);
@@ -149,6 +154,12 @@ impl MessageCredits {
     pub fn spend(&mut self) {
         self.give_back();
         self.credits.spend();
+    }
+
+    /// Takes back the credit of a message that was posted and never came. To be kept for it again if `keep`.
+    pub fn unspend(&mut self, keep: bool) {
+        self.credits.unspend();
+        self.reserved += u32::from(keep);
     }
 
     /// Gives back the credit of a message that is never posted.

@@ -18,16 +18,25 @@ pub enum Flight {
         /// Bytes of this part.
         bytes: u32,
     },
-    /// A control frame, or the frame of a message whose operation is told apart by its own slice.
+    /// The frame of an operation that is, or ends with, a message.
+    Message {
+        /// The operation's slot.
+        op: u32,
+        /// Bytes of it.
+        bytes: u32,
+        /// The message's number.
+        number: u32,
+    },
+    /// A control frame.
     Frame,
     /// The bind of a grant's key.
     Bind {
-        /// The grant's slot.
+        /// The key's slot.
         key: u32,
     },
     /// The invalidation of a grant's key.
     Invalidate {
-        /// The grant's slot.
+        /// The key's slot.
         key: u32,
     },
     /// An invalidation whose completion is of no interest any more (planted faults alone).

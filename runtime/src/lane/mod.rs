@@ -4,9 +4,11 @@ pub mod backlog;
 pub mod credits;
 pub mod greeting;
 pub mod inflight;
+pub mod link;
 pub mod queue;
 pub mod reminders;
 pub mod remote;
+pub mod repair;
 pub mod senders;
 #[cfg(test)]
 mod tests;
@@ -17,17 +19,13 @@ use std::collections::VecDeque;
 use keyfence_mempool::buf::Buf;
 use keyfence_pmd::{QpId, ReceiveRequest, Region, Window, WorkRequest};
 
-use crate::context::ops::OpQueue;
-use crate::grant::import::PeerGrant;
-use crate::ids::{Epoch, LcoreId, PeerId, SessionId};
+use crate::ids::{LcoreId, PeerId, SessionId};
 use crate::lane::backlog::Backlog;
-use crate::lane::credits::{Class, ReceiveWindow, SendCredits};
+use crate::lane::credits::{Class, SendCredits};
 use crate::lane::greeting::Greeting;
 use crate::lane::inflight::Inflight;
-use crate::lane::queue::{Closing, ControlQueue, TurnQueue};
-use crate::lane::reminders::Reminders;
-use crate::lane::remote::RemoteSlot;
-use crate::lane::senders::Refused;
+use crate::lane::link::{Link, LinkName, Listed};
+use crate::lane::queue::Closing;
 use crate::lane::windows::{LaneWindow, lane_windows};
 
 /// Where a lane is in its life.
@@ -44,59 +42,10 @@ pub enum LanePhase {
         /// When draining gives up waiting for completions.
         until_ns: u64,
     },
+    /// It is to carry the link of a lane that broke, and is admitted; that one is not drained yet.
+    Admitted,
     /// Drained: its windows and its queue pair are being ended by the control side.
     Ending,
-}
-
-/// What a lane keeps of one context that lives on its lcore.
-#[derive(Clone, Copy, Debug)]
-pub struct ContextOnLane {
-    /// Operations that wait, in order.
-    pub queue: OpQueue,
-    /// Whether the context stands in the lane's turn queue.
-    pub queued: bool,
-    /// Bytes that it may still post in its turn; negative: what its last turn overran, owed by the next.
-    pub turn_bytes: i64,
-    /// Credits of the lane that are kept for its messages, since it waited for them; it takes no others in this turn.
-    pub promised: Option<u32>,
-    /// Own work requests posted and not proven executed.
-    pub posted: u32,
-    /// Messages for it.
-    pub window: ReceiveWindow,
-    /// The generation that `window` belongs to.
-    pub window_generation: u32,
-}
-
-impl ContextOnLane {
-    /// Begins a turn of `bytes`, unless the last one was cut short by a full lane and goes on.
-    pub fn begin_turn(&mut self, bytes: u64) {
-        if self.turn_bytes <= 0 {
-            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-            self.turn_bytes = self.turn_bytes.saturating_add(bytes);
-        }
-    }
-
-    /// Counts what was posted.
-    pub fn use_turn(&mut self, bytes: u64) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.turn_bytes = self.turn_bytes.saturating_sub(bytes);
-    }
-
-    /// Gives up what is left of the turn: nothing can be posted. What was overrun is still owed.
-    pub fn leave_turn(&mut self) {
-        self.turn_bytes = self.turn_bytes.min(0);
-    }
-}
-
-/// A fence that the peer asked for: an epoch of its grants, of which some are imports here with operations posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fence {
-    /// The peer's epoch.
-    pub epoch: Epoch,
-    /// Imports whose operations still run down.
-    pub waiting: u32,
-    /// Whether the peer has named all grants of it.
-    pub complete: bool,
 }
 
 /// Sizes of a lane's tables.
@@ -131,8 +80,12 @@ pub struct LaneSetup {
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
+    /// The number of the repair that it is made for; 0 if it is the session's first.
+    pub repair: u32,
     /// The arena in the queue pair's protection domain.
     pub arena: Region,
+    /// Writes and sends up to so many bytes are posted inline.
+    pub inline_bytes: u64,
     /// Its windows, allocated after the queue pair; none if a key is a region.
     pub windows: Vec<Window>,
     /// Sizes.
@@ -152,8 +105,14 @@ pub struct Lane {
     pub number: u16,
     /// The lcore at the other end.
     pub peer_lcore: LcoreId,
+    /// The number of the repair that it is made for; 0 if it is the session's first.
+    pub repair: u32,
     /// The arena in the queue pair's protection domain.
     pub arena: Region,
+    /// Writes and sends up to so many bytes are posted inline.
+    pub inline_bytes: u64,
+    /// What outlives the queue pair.
+    pub link: Link,
     /// Where it is in its life.
     pub phase: LanePhase,
     /// What is posted.
@@ -162,6 +121,8 @@ pub struct Lane {
     pub staged: Vec<WorkRequest>,
     /// Bytes of operations posted and not proven executed.
     pub posted_bytes: u64,
+    /// Work requests of each context of this lcore posted and not proven executed.
+    pub posted: Box<[u32]>,
     /// How that goes down.
     pub backlog: Backlog,
     /// Receives at the peer.
@@ -180,26 +141,6 @@ pub struct Lane {
     pub receives: Box<[Option<Buf>]>,
     /// Receive slots without a buffer.
     pub empty_receives: Vec<u32>,
-    /// Contexts with operations that may be posted.
-    pub turns: TurnQueue,
-    /// Contexts whose oldest operation waits for a credit of the lane.
-    pub starved: TurnQueue,
-    /// Credits of the lane that are kept for contexts that waited and now stand among `turns`.
-    pub promised: u32,
-    /// Contexts whose messages were refused, and the remote ones that may take some again.
-    pub refused: Refused,
-    /// Per context of this lcore.
-    pub contexts: Box<[ContextOnLane]>,
-    /// Per context of the peer's lcore.
-    pub peer_contexts: Box<[RemoteSlot]>,
-    /// Per grant of the peer's lcore.
-    pub peer_grants: Box<[PeerGrant]>,
-    /// Epochs of the peer under fence.
-    pub fences: Vec<Fence>,
-    /// Control frames that wait.
-    pub control: ControlQueue,
-    /// Keys that are named again.
-    pub reminders: Reminders,
     /// What ends epochs, to be posted in this order.
     pub closing: VecDeque<Closing>,
     /// Whether keys wait for the deregistration of their regions.
@@ -212,8 +153,6 @@ pub struct Lane {
     pub spent_windows: Vec<u32>,
     /// All that were deallocated so, and not yet replaced.
     pub deallocated_windows: u32,
-    /// Messages sent on it, modulo 2^32.
-    pub messages_sent: u32,
     /// Receives to be posted, not yet taken by the device.
     pub staged_receives: Vec<ReceiveRequest>,
     /// When it was given ours.
@@ -224,14 +163,20 @@ pub struct Lane {
     pub greeting: Greeting,
     /// Receives that were flushed.
     pub flushed_receives: u32,
+    /// What the peer has named so far of its live grants, in a repair that is under way. Made by the control side.
+    pub listed: Vec<Listed>,
+    /// Whether it was ever up.
+    pub has_been_up: bool,
+    /// Whether it has broken with a link, or taken one over: its destruction is part of a repair.
+    pub has_carried: bool,
+    /// Contexts of this lcore whose operations a break has cut off, while its target has not said that it executes none of them any more (R2).
+    pub unconfirmed: Box<[bool]>,
     /// Whether the queue pair is in error.
     pub in_error: bool,
     /// Whether the queue pair is destroyed.
     pub destroyed: bool,
     /// Whether the reclaim machine has nothing more to do with it.
     pub free: bool,
-    /// Number of the last keep-alive.
-    pub keepalives: u32,
 }
 
 impl Lane {
@@ -242,19 +187,8 @@ impl Lane {
             receive_depth,
             contexts,
             fences,
-            requests,
-            lookups,
-            answers,
+            ..
         } = setup.sizes;
-        let on_lane = ContextOnLane {
-            queue: OpQueue::EMPTY,
-            queued: false,
-            turn_bytes: 0,
-            promised: None,
-            posted: 0,
-            window: ReceiveWindow::default(),
-            window_generation: 0,
-        };
         let windows = lane_windows(setup.windows, tag_seed);
         Self {
             qp: setup.qp,
@@ -262,11 +196,15 @@ impl Lane {
             session: setup.session,
             number: setup.number,
             peer_lcore: setup.peer_lcore,
+            repair: setup.repair,
             arena: setup.arena,
+            inline_bytes: setup.inline_bytes,
+            link: Link::new(&setup.sizes),
             phase: LanePhase::Attached,
             inflight: Inflight::new(send_depth),
             staged: Vec::with_capacity(send_depth),
             posted_bytes: 0,
+            posted: vec![0; contexts].into_boxed_slice(),
             backlog: Backlog::default(),
             credits: SendCredits::new(0),
             peer_receive_depth: 0,
@@ -276,32 +214,24 @@ impl Lane {
             receives_announced: 0,
             receives: (0..receive_depth).map(|_| None).collect(),
             empty_receives: (0..receive_depth as u32).rev().collect(),
-            turns: TurnQueue::new(contexts),
-            starved: TurnQueue::new(contexts),
-            promised: 0,
-            refused: Refused::new(contexts),
-            contexts: vec![on_lane; contexts].into_boxed_slice(),
-            peer_contexts: Box::default(),
-            peer_grants: Box::default(),
-            fences: Vec::with_capacity(fences),
-            control: ControlQueue::new(requests, lookups, answers),
-            reminders: Reminders::new(),
             closing: VecDeque::with_capacity(2 * fences),
             regions_due: false,
             free_windows: (0..windows.len() as u32).rev().collect(),
             spent_windows: Vec::with_capacity(windows.len()),
             deallocated_windows: 0,
             windows,
-            messages_sent: 0,
             staged_receives: Vec::with_capacity(receive_depth),
             kept_alive_ns: 0,
             silent_ns: 0,
             greeting: Greeting::new(receive_depth),
             flushed_receives: 0,
+            listed: Vec::new(),
+            has_been_up: false,
+            has_carried: false,
+            unconfirmed: vec![false; contexts].into_boxed_slice(),
             in_error: false,
             destroyed: false,
             free: false,
-            keepalives: 0,
         }
     }
 
@@ -322,12 +252,33 @@ impl Lane {
         self.phase == LanePhase::Up
     }
 
+    /// Which of its lcore's lanes it is.
+    pub fn name(&self) -> LinkName {
+        LinkName {
+            peer: self.peer,
+            lcore: self.peer_lcore,
+            number: self.number,
+        }
+    }
+
+    /// Whether contexts may give it work: it is up, or its repair is under way.
+    #[inline]
+    pub fn takes_work(&self) -> bool {
+        self.is_up() || self.link.repair.is_adrift()
+    }
+
+    /// Whether messages that came before it broke are still taken: the other end is told which the last one was.
+    pub fn takes_last_messages(&self) -> bool {
+        let drains = matches!(self.phase, LanePhase::Draining { .. });
+        drains && self.has_been_up && self.link.repair.is_adrift()
+    }
+
     /// Whether it still works or will: it has not broken.
     #[inline]
     pub fn is_sound(&self) -> bool {
         matches!(
             self.phase,
-            LanePhase::Attached | LanePhase::Greeting | LanePhase::Up
+            LanePhase::Attached | LanePhase::Greeting | LanePhase::Admitted | LanePhase::Up
         )
     }
 
@@ -342,12 +293,12 @@ impl Lane {
     /// Whether no request, answer, notice, invalidation or deregistration waits, and no context's operation or refused sender.
     #[inline]
     pub fn has_nothing_to_post(&self) -> bool {
-        self.turns.is_empty()
-            && self.control.is_empty()
+        self.link.turns.is_empty()
+            && self.link.control.is_empty()
             && self.closing.is_empty()
             && !self.regions_due
-            && self.starved.is_empty()
-            && self.refused.nobody_is_due()
+            && self.link.starved.is_empty()
+            && self.link.refused.nobody_is_due()
             && !self.has_receives_to_tell()
     }
 
@@ -364,10 +315,10 @@ impl Lane {
     /// Puts a context into the turn queue, once.
     #[inline]
     pub fn enqueue_turn(&mut self, context: u16) {
-        let on_lane = &mut self.contexts[context as usize];
+        let on_lane = &mut self.link.contexts[context as usize];
         if !on_lane.queued {
             on_lane.queued = true;
-            self.turns.push(context);
+            self.link.turns.push(context);
         }
     }
 
@@ -387,23 +338,23 @@ impl Lane {
     /// Lets one context try again, if it waits for a credit.
     pub fn unstarve(&mut self, context: u16) {
         // Who has nothing queued is spared the search.
-        if self.contexts[context as usize].queued && self.starved.strike(context) {
-            self.turns.push(context);
+        if self.link.contexts[context as usize].queued && self.link.starved.strike(context) {
+            self.link.turns.push(context);
         }
     }
 
     /// Lets the context that waited longest for a credit of the lane try again, with `credits` that nobody else takes.
     pub fn wake_starved(&mut self, credits: u32) {
-        let context = self.starved.pop().expect("the caller saw it wait");
-        self.contexts[context as usize].promised = Some(credits);
-        self.promised += credits;
-        self.turns.push(context);
+        let context = self.link.starved.pop().expect("the caller saw it wait");
+        self.link.contexts[context as usize].promised = Some(credits);
+        self.link.promised += credits;
+        self.link.turns.push(context);
     }
 
     /// Takes back what is left of the credits that are kept for a context: its turn is over.
     pub fn end_promise(&mut self, context: u16) {
-        let left = self.contexts[context as usize].promised.take();
-        self.promised -= left.unwrap_or(0);
+        let left = self.link.contexts[context as usize].promised.take();
+        self.link.promised -= left.unwrap_or(0);
     }
 
     /// Takes a credit of the lane for a message of `context`; false if there is none for it now.
@@ -411,11 +362,11 @@ impl Lane {
         let room = self
             .credits
             .room_for(Class::Message, self.peer_receive_depth);
-        match &mut self.contexts[context as usize].promised {
-            None if room > self.promised => {}
+        match &mut self.link.contexts[context as usize].promised {
+            None if room > self.link.promised => {}
             Some(left) if room > 0 && *left > 0 => {
                 *left -= 1;
-                self.promised -= 1;
+                self.link.promised -= 1;
             }
             _ => return false,
         }
@@ -427,6 +378,6 @@ impl Lane {
     pub fn free_message_credits(&self) -> u32 {
         let depth = self.peer_receive_depth;
         let room = self.credits.room_for(Class::Message, depth);
-        room.saturating_sub(self.promised)
+        room.saturating_sub(self.link.promised)
     }
 }

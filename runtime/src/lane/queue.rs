@@ -74,6 +74,15 @@ pub enum Request {
     KeepAlive,
     /// Name keys again whose holder has not acknowledged their end.
     Remind,
+    /// The repair of the lane begins.
+    Begin,
+    /// Name contexts that have ended, from a slot on.
+    Ended {
+        /// The slot.
+        from: u16,
+    },
+    /// All that is live was named.
+    End,
 }
 
 /// A frame that answers or gives back.
@@ -123,14 +132,20 @@ pub enum Closing {
 #[derive(Debug)]
 pub struct ControlQueue {
     requests: VecDeque<Request>,
-    /// Look-ups among them; those whose asker is gone stay until they are taken.
-    lookups: usize,
+    /// Look-ups, which no reclaim waits for, go behind all of these. Those whose asker is gone stay until they are taken.
+    lookups: VecDeque<u32>,
     most_lookups: usize,
     /// Whether a sign of life is among them: a second one says nothing more.
     keeps_alive: bool,
     /// Whether a reminder is.
     reminds: bool,
+    /// Epochs of the peer whose imports are fenced: it waits for the word, so that goes before other answers, and stands in no order with them.
+    fenced: VecDeque<Epoch>,
     answers: VecDeque<Answer>,
+    most_answers: usize,
+    /// Answers to look-ups among them, which have room of their own: a peer that asks much must not lose what nobody says twice, such as the end of a context.
+    replies: usize,
+    most_replies: usize,
 }
 
 impl ControlQueue {
@@ -138,18 +153,22 @@ impl ControlQueue {
     pub fn new(requests: usize, lookups: usize, answers: usize) -> Self {
         Self {
             // One more for the reminder.
-            requests: VecDeque::with_capacity(requests + lookups + 1),
-            lookups: 0,
+            requests: VecDeque::with_capacity(requests + 1),
+            lookups: VecDeque::with_capacity(lookups),
             most_lookups: lookups,
             keeps_alive: false,
             reminds: false,
-            answers: VecDeque::with_capacity(answers),
+            fenced: VecDeque::with_capacity(answers),
+            answers: VecDeque::with_capacity(answers + lookups),
+            most_answers: answers,
+            replies: 0,
+            most_replies: lookups,
         }
     }
 
     /// Whether a look-up may be asked: a peer that takes none must not make them pile up.
     pub fn takes_lookup(&self) -> bool {
-        self.lookups < self.most_lookups
+        self.lookups.len() < self.most_lookups
     }
 
     /// Appends a request. Of a look-up the caller has seen that there is room.
@@ -157,7 +176,7 @@ impl ControlQueue {
         match request {
             Request::KeepAlive if core::mem::replace(&mut self.keeps_alive, true) => return,
             Request::Remind if core::mem::replace(&mut self.reminds, true) => return,
-            Request::Lookup { .. } => self.lookups += 1,
+            Request::Lookup { pending } => return self.lookups.push_back(pending),
             _ => {}
         }
         assert!(
@@ -174,42 +193,48 @@ impl ControlQueue {
 
     /// Strikes the requests that nobody wants any more. Look-ups stay: they have a bound of their own.
     pub fn keep_wanted(&mut self, wanted: impl Fn(Request) -> bool) {
-        self.requests
-            .retain(|request| matches!(request, Request::Lookup { .. }) || wanted(*request));
+        self.requests.retain(|request| wanted(*request));
     }
 
     /// Puts a request in front again: it was not its turn, or it takes more than a frame.
     pub fn ask_again(&mut self, request: Request) {
+        match request {
+            Request::KeepAlive => self.keeps_alive = true,
+            Request::Remind => self.reminds = true,
+            Request::Lookup { pending } => return self.lookups.push_front(pending),
+            _ => {}
+        }
         assert!(
             !self.is_full(),
             "what is put back was taken out just before"
         );
-        match request {
-            Request::KeepAlive => self.keeps_alive = true,
-            Request::Remind => self.reminds = true,
-            Request::Lookup { .. } => self.lookups += 1,
-            _ => {}
-        }
         self.requests.push_front(request);
     }
 
     /// Appends an answer; false if the peer asked faster than it took answers, and nothing is queued.
     #[must_use]
     pub fn answer(&mut self, answer: Answer) -> bool {
-        let fits = self.answers.len() < self.answers.capacity();
-        if fits {
-            self.answers.push_back(answer);
+        match answer {
+            Answer::Revoked(epoch) => return push(&mut self.fenced, epoch),
+            Answer::LookupReply { .. } if self.replies == self.most_replies => return false,
+            Answer::LookupReply { .. } => self.replies += 1,
+            _ if self.answers.len() - self.replies == self.most_answers => return false,
+            _ => {}
         }
-        fits
+        self.answers.push_back(answer);
+        true
     }
 
     /// The next request.
     pub fn next_request(&mut self) -> Option<Request> {
-        let request = self.requests.pop_front()?;
+        let lookup = |pending| Request::Lookup { pending };
+        let request = match self.requests.pop_front() {
+            None => return self.lookups.pop_front().map(lookup),
+            Some(request) => request,
+        };
         match request {
             Request::KeepAlive => self.keeps_alive = false,
             Request::Remind => self.reminds = false,
-            Request::Lookup { .. } => self.lookups -= 1,
             _ => {}
         }
         Some(request)
@@ -217,27 +242,50 @@ impl ControlQueue {
 
     /// The next request, left where it is.
     pub fn peek_request(&self) -> Option<Request> {
-        self.requests.front().copied()
+        let lookup = |&pending: &u32| Request::Lookup { pending };
+        let request = self.requests.front().copied();
+        request.or_else(|| self.lookups.front().map(lookup))
+    }
+
+    /// Whether an answer waits.
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty() || !self.fenced.is_empty()
     }
 
     /// The next answer.
     pub fn next_answer(&mut self) -> Option<Answer> {
-        self.answers.pop_front()
+        let fenced = self.fenced.pop_front().map(Answer::Revoked);
+        fenced.or_else(|| {
+            let answer = self.answers.pop_front()?;
+            self.replies -= usize::from(matches!(answer, Answer::LookupReply { .. }));
+            Some(answer)
+        })
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.answers.is_empty()
+        self.peek_request().is_none() && !self.has_answers()
     }
 
     /// Drops all: the lane ends.
     pub fn clear(&mut self) {
         self.requests.clear();
-        self.lookups = 0;
+        self.lookups.clear();
         self.keeps_alive = false;
         self.reminds = false;
+        self.fenced.clear();
         self.answers.clear();
+        self.replies = 0;
     }
+}
+
+/// Appends if there is room.
+fn push<T>(queue: &mut VecDeque<T>, item: T) -> bool {
+    let fits = queue.len() < queue.capacity();
+    if fits {
+        queue.push_back(item);
+    }
+    fits
 }
 
 #[cfg(test)]
@@ -263,5 +311,23 @@ mod tests {
         assert_eq!(queue.next_request(), None);
         queue.ask(Request::KeepAlive);
         assert_eq!(queue.next_request(), Some(Request::KeepAlive));
+    }
+
+    #[test]
+    fn r5_answers_to_look_ups_take_no_room_from_other_answers_and_keep_their_order() {
+        let mut queue = ControlQueue::new(1, 2, 1);
+        let reply = |request| Answer::LookupReply {
+            request,
+            found: None,
+        };
+        assert!(queue.answer(reply(0)) && queue.answer(reply(1)) && !queue.answer(reply(2)));
+        assert!(queue.answer(Answer::LaneCredit) && !queue.answer(Answer::LaneCredit));
+        assert_eq!(queue.next_answer(), Some(reply(0)));
+        assert!(!queue.answer(Answer::LaneCredit) && queue.answer(reply(3)));
+        let rest: Vec<_> = core::iter::from_fn(|| queue.next_answer()).collect();
+        assert_eq!(rest, [reply(1), Answer::LaneCredit, reply(3)]);
+        assert!(queue.answer(reply(4)) && queue.answer(reply(5)));
+        queue.clear();
+        assert!(queue.answer(reply(6)));
     }
 }

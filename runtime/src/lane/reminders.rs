@@ -4,7 +4,8 @@
 //! other, and until then no other frame names them. So a frame names keys of many epochs, an answer costs what it names, and however many keys wait, few are
 //! looked at for a frame.
 
-use crate::ids::{Epoch, GrantId};
+use crate::grant::keys::KeyId;
+use crate::ids::Epoch;
 use crate::wire::MAX_REVOKE_GRANTS;
 
 /// Frames that may be unanswered at a time. A holder that answers none of them is named no others.
@@ -18,16 +19,16 @@ const MARK: u64 = 1 << 63;
 pub struct Reminder {
     /// Its number.
     pub number: Epoch,
-    grants: [GrantId; MAX_REVOKE_GRANTS],
+    keys: [KeyId; MAX_REVOKE_GRANTS],
     len: usize,
     /// Whether a keep-alive was said since it was sent.
     again: bool,
 }
 
 impl Reminder {
-    /// The grants that it names.
-    pub fn grants(&self) -> &[GrantId] {
-        &self.grants[..self.len]
+    /// The keys that it is about; it names their grants.
+    pub fn keys(&self) -> &[KeyId] {
+        &self.keys[..self.len]
     }
 }
 
@@ -48,6 +49,12 @@ impl Reminders {
             sent: 0,
             left: 0,
         }
+    }
+
+    /// Forgets what is unanswered: the values that were named are gone with their queue pair.
+    pub fn clear(&mut self) {
+        self.unanswered.clear();
+        self.left = 0;
     }
 
     /// Whether this number is a reminder's.
@@ -84,8 +91,8 @@ impl Reminders {
         looks
     }
 
-    /// Notes a frame that names `grants`, and numbers it.
-    pub fn note(&mut self, grants: &[GrantId]) -> Epoch {
+    /// Notes a frame about `keys`, and numbers it.
+    pub fn note(&mut self, keys: &[KeyId]) -> Epoch {
         assert!(
             self.unanswered.len() < UNANSWERED,
             "a frame is sent only if it is due"
@@ -94,14 +101,14 @@ impl Reminders {
         let number = Epoch(MARK | self.sent);
         let mut reminder = Reminder {
             number,
-            grants: [GrantId {
+            keys: [KeyId {
                 slot: 0,
                 generation: 0,
             }; MAX_REVOKE_GRANTS],
-            len: grants.len(),
+            len: keys.len(),
             again: false,
         };
-        reminder.grants[..grants.len()].copy_from_slice(grants);
+        reminder.keys[..keys.len()].copy_from_slice(keys);
         self.unanswered.push(reminder);
         number
     }
@@ -118,7 +125,7 @@ impl Reminders {
 mod tests {
     use super::*;
 
-    const GRANT: GrantId = GrantId {
+    const KEY: KeyId = KeyId {
         slot: 3,
         generation: 2,
     };
@@ -127,11 +134,11 @@ mod tests {
     fn r8_an_answer_counts_once_and_for_its_own_frame() {
         let mut reminders = Reminders::new();
         reminders.begin(5);
-        let first = reminders.note(&[GRANT]);
+        let first = reminders.note(&[KEY]);
         let second = reminders.note(&[]);
         assert!(Reminders::are_meant(first) && !Reminders::are_meant(Epoch(1)));
-        assert_eq!(reminders.end(second).unwrap().grants(), []);
-        assert_eq!(reminders.end(first).unwrap().grants(), [GRANT]);
+        assert_eq!(reminders.end(second).unwrap().keys(), []);
+        assert_eq!(reminders.end(first).unwrap().keys(), [KEY]);
         assert!(reminders.end(first).is_none());
     }
 
@@ -140,17 +147,17 @@ mod tests {
         let mut reminders = Reminders::new();
         assert!(!reminders.are_due() && !reminders.look());
         reminders.begin(2);
-        let first = reminders.note(&[GRANT]);
+        let first = reminders.note(&[KEY]);
         for _ in 1..UNANSWERED {
             assert!(reminders.are_due() && reminders.next_again().is_none());
-            reminders.note(&[GRANT]);
+            reminders.note(&[KEY]);
         }
         assert!(!reminders.are_due());
         reminders.begin(2);
         assert!(reminders.are_due());
         let again: Vec<_> = core::iter::from_fn(|| reminders.next_again()).collect();
         assert_eq!(again.len(), UNANSWERED);
-        assert_eq!((again[0].number, again[0].grants()), (first, &[GRANT][..]));
+        assert_eq!((again[0].number, again[0].keys()), (first, &[KEY][..]));
         assert!(!reminders.are_due());
         assert!(reminders.end(first).is_some() && reminders.are_due());
         assert!(reminders.look() && reminders.look() && !reminders.look());

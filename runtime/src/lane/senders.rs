@@ -78,8 +78,8 @@ pub enum Look {
 impl Lane {
     /// Notes that a context was refused for want of room at the remote one in slot `remote`.
     pub fn refuse(&mut self, context: u16, remote: u16) {
-        self.refused.add(context, remote);
-        let senders = &mut self.peer_contexts[remote as usize].senders;
+        self.link.refused.add(context, remote);
+        let senders = &mut self.link.peer_contexts[remote as usize].senders;
         if *senders == Senders::None {
             *senders = Senders::Waiting;
         }
@@ -87,20 +87,20 @@ impl Lane {
 
     /// The remote context in slot `remote` may have room again, or is another one, or gone: those who wait for it are to be looked at.
     pub fn room_again(&mut self, remote: u16) {
-        let senders = &mut self.peer_contexts[remote as usize].senders;
+        let senders = &mut self.link.peer_contexts[remote as usize].senders;
         if *senders == Senders::Waiting {
-            *senders = Senders::Due(self.refused.due.replace(remote));
+            *senders = Senders::Due(self.link.refused.due.replace(remote));
         }
     }
 
     /// Takes the list of those remote slots; [`Lane::next_due`] walks it.
     pub fn take_due(&mut self) -> Option<u16> {
-        self.refused.due.take()
+        self.link.refused.due.take()
     }
 
     /// Takes a slot off the list that was taken, and gives the next.
     pub fn next_due(&mut self, remote: u16) -> Option<u16> {
-        let senders = &mut self.peer_contexts[remote as usize].senders;
+        let senders = &mut self.link.peer_contexts[remote as usize].senders;
         match core::mem::replace(senders, Senders::Waiting) {
             Senders::Due(next) => next,
             Senders::None | Senders::Waiting => unreachable!("only what is due is on the list"),

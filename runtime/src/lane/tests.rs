@@ -1,7 +1,9 @@
 use keyfence_pmd::{Lkey, RegionId, Rkey, Sge, SgeList, WindowId, WorkId, WorkOp};
 
 use super::*;
+use crate::ids::Epoch;
 use crate::lane::queue::{Answer, Request};
+use crate::lane::remote::RemoteSlot;
 
 pub(super) fn lane() -> Lane {
     let window = |id| Window {
@@ -14,6 +16,8 @@ pub(super) fn lane() -> Lane {
         session: SessionId(0),
         number: 0,
         peer_lcore: LcoreId(0),
+        repair: 0,
+        inline_bytes: 0,
         arena: Region {
             id: RegionId(0),
             lkey: Lkey(0),
@@ -40,15 +44,15 @@ fn a_lane_with_anything_to_do_is_visited() {
     let works: [fn(&mut Lane); 12] = [
         |lane| lane.phase = LanePhase::Greeting,
         |lane| lane.enqueue_turn(0),
-        |lane| lane.starved.push(0),
-        |lane| lane.control.ask(Request::KeepAlive),
-        |lane| assert!(lane.control.answer(Answer::LaneCredit)),
+        |lane| lane.link.starved.push(0),
+        |lane| lane.link.control.ask(Request::KeepAlive),
+        |lane| assert!(lane.link.control.answer(Answer::LaneCredit)),
         |lane| lane.close_with(Closing::Lone(Epoch(0))),
         |lane| lane.regions_due = true,
         |lane| lane.receives_posted += 2,
         |lane| lane.empty_receives.push(0),
         |lane| {
-            lane.peer_contexts = Box::new([RemoteSlot::default()]);
+            lane.link.peer_contexts = Box::new([RemoteSlot::default()]);
             lane.refuse(0, 0);
             lane.room_again(0);
         },
@@ -77,7 +81,7 @@ fn a_lane_with_anything_to_do_is_visited() {
 fn r5_a_lanes_credit_is_kept_for_who_is_woken_by_it() {
     let mut lane = lane();
     for context in 0..4 {
-        lane.starved.push(context);
+        lane.link.starved.push(context);
     }
     // Of eight receives four are left to the classes above.
     lane.credits = SendCredits::new(4 + 3);
@@ -85,7 +89,7 @@ fn r5_a_lanes_credit_is_kept_for_who_is_woken_by_it() {
     lane.wake_starved(1);
     lane.wake_starved(2);
     assert_eq!(lane.free_message_credits(), 0);
-    assert_eq!((lane.turns.len(), lane.starved.len()), (2, 2));
+    assert_eq!((lane.link.turns.len(), lane.link.starved.len()), (2, 2));
     assert!(!lane.spend_message_credit(5), "others waited longer");
     assert!(lane.spend_message_credit(0));
     assert!(!lane.spend_message_credit(0), "the others are not its");
@@ -94,5 +98,5 @@ fn r5_a_lanes_credit_is_kept_for_who_is_woken_by_it() {
     lane.end_promise(1);
     lane.end_promise(0);
     assert!(lane.spend_message_credit(5));
-    assert_eq!((lane.promised, lane.free_message_credits()), (0, 0));
+    assert_eq!((lane.link.promised, lane.free_message_credits()), (0, 0));
 }

@@ -21,7 +21,7 @@ pub const FRAME_BYTES: u64 = crate::wire::MAX_CONTROL_BYTES as u64;
 pub struct Limits {
     /// `contexts`: contexts at a time, quarantined ones included. 1 to 65535.
     pub contexts: u32,
-    /// `grants`: grants that are not dead.
+    /// `grants`: grants that are not dead. The reclaim bound counts with as many keys.
     pub grants: u32,
     /// `imports`: grants of peers held here, tombstones included.
     pub imports: u32,
@@ -54,6 +54,8 @@ pub struct Limits {
     pub zero_budget_bytes: u64,
     /// `epochs`: epochs that have not ended, an lcore.
     pub epochs: u32,
+    /// `rebuilds`: how often a lane that breaks is rebuilt within `timeouts.reconnect`; a break beyond that ends its session. 0: each does.
+    pub rebuilds: u32,
     /// `trace_records`: records that an lcore's trace ring keeps; 0 for no trace.
     pub trace_records: u32,
     /// `[limits.context]`: of each context.
@@ -65,7 +67,7 @@ pub struct Limits {
 /// What one context may use (`[limits.context]`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ContextLimits {
-    /// `grants`: its grants that are not dead. The reclaim bound counts with as many keys.
+    /// `grants`: its grants that are not dead.
     pub grants: u32,
     /// `imports`: grants of peers that it holds.
     pub imports: u32,
@@ -116,6 +118,7 @@ impl Limits {
         zero_budget_bytes: 4096,
         // A batch and a context's end must be able to run side by side, and a break beside both.
         epochs: 4,
+        rebuilds: 0,
         trace_records: 0,
         context: ContextLimits {
             grants: 1,
@@ -149,6 +152,13 @@ impl Limits {
             bytes_in_flight,
             ..self.clone()
         }
+    }
+
+    /// Keys that are not dead, at most: one a grant, and where lanes are rebuilt one more of the queue pair before.
+    #[must_use]
+    pub const fn keys(&self) -> u32 {
+        let each = if self.rebuilds > 0 { 2 } else { 1 };
+        self.grants.saturating_mul(each)
     }
 
     /// How long a full lane takes at the slowest rate: what a fence must be able to wait for, in ns.
@@ -205,6 +215,7 @@ impl Default for Limits {
             reclaim_budget_wrs: 16,
             zero_budget_bytes: 64 << 10,
             epochs: 256,
+            rebuilds: 0,
             trace_records: 4096,
             context: ContextLimits::default(),
             peer: PeerLimits::default(),

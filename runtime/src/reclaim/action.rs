@@ -138,7 +138,7 @@ pub enum Why {
 /// A key has changed its state. The trace's record, and the answer about one key: see its methods.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Transition {
-    /// The grant's slot.
+    /// The key's slot.
     pub key: KeyIx,
     /// The state before.
     pub from: KeyState,
@@ -151,9 +151,9 @@ pub struct Transition {
 /// How a key's end was reported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyEnd {
-    /// In time. The grant's one event: `Zapped`.
+    /// In time. With the last key of a grant that was taken back: `Zapped`.
     Zapped,
-    /// After it was quarantined, which was the grant's one event. Releases, and is counted.
+    /// After it was quarantined. Releases, and is counted.
     LateProof,
 }
 
@@ -170,7 +170,7 @@ impl Transition {
         }
     }
 
-    /// Whether the key went into quarantine: the grant's one event is `GrantQuarantined`.
+    /// Whether the key went into quarantine: with the last one of a grant that was taken back, `GrantQuarantined`.
     #[must_use]
     pub const fn quarantined(&self) -> bool {
         matches!(self.to, KeyState::Unproven)

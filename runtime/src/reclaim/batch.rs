@@ -86,8 +86,12 @@ impl Machine {
         self.retired += 1;
     }
 
+    pub(super) fn is_interval_armed(&self) -> bool {
+        self.batch.interval == Interval::Armed
+    }
+
     pub(super) fn expired_interval(&mut self, out: &mut Actions) -> Note {
-        if self.batch.interval == Interval::Idle {
+        if !self.is_interval_armed() {
             return Note::StaleTimer;
         }
         self.batch.interval = Interval::Idle;

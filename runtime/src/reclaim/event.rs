@@ -38,7 +38,7 @@ pub enum Event {
     /// A bind is about to be posted, or a registration asked for, for a grant of `context` on `lane`. The key's slot is dead, the context not cordoned,
     /// the lane up.
     Bind {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
         /// The owner.
         context: ContextIx,
@@ -49,24 +49,24 @@ pub enum Event {
     },
     /// The bind has completed with success, or the region is registered.
     BindDone {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The bind was flushed or has failed, or the registration has. The key may be valid all the same: it is retired, and deallocated, never
     /// invalidated.
     BindFailed {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The grant was revoked, or its lease has ended.
     Retire {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The holder's engine says that the context it was granted to is gone. Retires the key and counts as the
     /// acknowledgement of R8; it proves nothing.
     ImportDropped {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The context takes no new work; what was queued and not posted has been cancelled.
@@ -112,12 +112,12 @@ pub enum Event {
     /// The key's invalidation has completed with success (in a chain: its last has, where the device stops a queue at the
     /// first failure).
     Invalidated {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The key's invalidation was flushed or has failed. Never a proof; the lane is sick.
     InvalidateFailed {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The closing WR of [`super::Action::Close`] has completed with success.
@@ -136,12 +136,12 @@ pub enum Event {
     },
     /// The key's window is deallocated, or its region deregistered: the call has returned.
     Deallocated {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// That call has failed or missed its deadline. A late return is reported as [`Event::Deallocated`] all the same.
     DeallocFailed {
-        /// The grant's slot.
+        /// The key's slot.
         key: KeyIx,
     },
     /// The lane's QP was moved to error, for whatever reason, an orderly end included. Nothing is posted on it again.
@@ -154,7 +154,7 @@ pub enum Event {
         /// The lane.
         lane: LaneId,
     },
-    /// The protection domain of the lane is deallocated: values of regions ([`Scope::Domain`]) may come back.
+    /// The protection domain of the lane is deallocated, or nothing can come into it any more: values of regions ([`Scope::Domain`]) may come back.
     DomainDestroyed {
         /// The lane.
         lane: LaneId,

@@ -2,7 +2,7 @@
 
 use crate::ids::{Epoch, LaneId};
 
-/// A grant's slot in the table of its lcore.
+/// A key's slot in the table of its lcore.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyIx(pub u32);
 

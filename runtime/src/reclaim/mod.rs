@@ -7,8 +7,8 @@
 //! The engine owns the loop:
 //!
 //! 1. [`Machine::handle`] one event; count the [`Note`] if it isn't [`Note::Applied`].
-//! 2. Act on each of [`Actions::transitions`]: [`Transition::ended`] is the grant's `Zapped` or a late proof,
-//!    [`Transition::quarantined`] its `GrantQuarantined`, [`Transition::freed`] gives window and slot back.
+//! 2. Act on each of [`Actions::transitions`]: [`Transition::ended`] is the key's proof, in time or late,
+//!    [`Transition::quarantined`] its quarantine, [`Transition::freed`] gives window and slot back.
 //! 3. Act on each of [`Actions::orders`], then [`Actions::clear`]. Orders that take several poll steps name a strand or a
 //!    lane: keys are pulled one by one ([`Machine::next_to_revoke`], [`Machine::next_to_invalidate`],
 //!    [`Machine::next_to_dealloc`]) until there are none, so that a step does no more than its budget.
@@ -43,6 +43,7 @@
 mod action;
 mod batch;
 mod capacity;
+mod chance;
 mod context;
 mod epoch;
 mod event;
@@ -51,6 +52,7 @@ mod lane;
 mod lane_set;
 mod list;
 mod machine;
+mod pairs;
 #[cfg(feature = "plant")]
 mod planted;
 mod proof;
@@ -60,10 +62,12 @@ mod strand;
 
 pub use action::{Action, Actions, Bound, KeyEnd, Outcome, Quarantine, Transition, Why};
 pub use capacity::Capacity;
+pub use chance::Chance;
 pub use context::ContextState;
 pub use event::{Event, Note, Timer};
 pub use key::{ContextIx, KeyIx, KeyState, Scope, TicketIx};
 pub use lane::LaneState;
 pub use lane_set::LaneSet;
 pub use machine::{Counts, Machine};
+pub use pairs::{Pair, PairSet};
 pub use strand::StrandState;

@@ -75,11 +75,13 @@ impl Machine {
             self.capacity.due(slot, lane),
             self.capacity.rest(slot, lane),
         );
+        let mut has_regions = false;
         for (list, other) in [(due, rest), (rest, due)] {
             let mut next = self.homes.first(list);
             while let Some(key) = next {
                 next = self.homes.next(key);
                 let record = self.key(key);
+                has_regions |= record.scope == Scope::Domain;
                 let postable = record.state == KeyState::Fencing;
                 // A region has no invalidation. One that is being registered is not waited for: the control side does both in order.
                 if record.scope == Scope::Domain || (postable && record.removal == Removal::Failed)
@@ -94,6 +96,25 @@ impl Machine {
         #[cfg(feature = "plant")]
         self.spare_below_reuse_limit(slot, lane, out);
         self.order_invalidate(slot, lane, out);
+        if has_regions {
+            self.close_beside_regions(slot, lane, out);
+        }
+    }
+
+    /// A region's end is not posted, so it serves as no closing WR, and none must wait for it: the control side may be long, and the lane is not to blame.
+    fn close_beside_regions(&self, slot: SlotIx, lane: LaneId, out: &mut Actions) {
+        let (due, rest) = (
+            self.capacity.due(slot, lane),
+            self.capacity.rest(slot, lane),
+        );
+        if self.homes.is_empty(due)
+            && self.homes.is_empty(rest)
+            && self.strand(slot, lane).own_ops == OwnOps::Running
+            && self.lane(lane).state == LaneState::Up
+        {
+            let epoch = self.epoch(slot).number;
+            out.order(Action::Close { epoch, lane });
+        }
     }
 
     fn order_invalidate(&mut self, slot: SlotIx, lane: LaneId, out: &mut Actions) {
@@ -298,7 +319,10 @@ impl Machine {
             self.set_state(key, KeyState::Parked, out);
         }
         self.count_in_flushes(key, from);
-        if let Some(slot) = slot.filter(|_| from != KeyState::Unproven) {
+        if let Some(slot) = slot.filter(|_| from != KeyState::Unproven)
+            // A region's closing WR was ordered beside it.
+            && (scope == Scope::Queue || self.strand(slot, lane).state != StrandState::Closing)
+        {
             self.close_behind(slot, lane, out);
         }
         self.settle(key, out);

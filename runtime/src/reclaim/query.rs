@@ -4,7 +4,7 @@ use super::capacity::Capacity;
 use super::context::ContextState;
 use super::epoch::Phase;
 use super::key::{ContextIx, KeyIx, KeyState};
-use super::lane::LaneState;
+use super::lane::{Lane, LaneState};
 use super::machine::{Counts, Machine};
 use super::strand::StrandState;
 use crate::ids::{Epoch, LaneId};
@@ -20,6 +20,12 @@ impl Machine {
     #[must_use]
     pub fn key_epoch(&self, key: KeyIx) -> Option<Epoch> {
         self.key(key).epoch
+    }
+
+    /// Whether nothing is known of what was in the lane's place before.
+    #[must_use]
+    pub fn lane_is_new(&self, lane: LaneId) -> bool {
+        *self.lane(lane) == Lane::NEW
     }
 
     /// The lane that the key was last bound on.

@@ -11,7 +11,7 @@
 
 use super::mac::{Transcript, is_same};
 use super::pace::Pace;
-use super::refusal::JoinRefusal;
+use super::refusal::{JoinRefusal, Refused};
 use super::secret::{Nonce, Secret};
 use super::words::{Preface, Reply, Request, WORDS_BYTES, name_tag};
 use crate::ids::{Incarnation, LcoreId};
@@ -46,6 +46,8 @@ enum Phase {
 pub(crate) struct Admission {
     role: Role,
     phase: Phase,
+    /// In full; the request has its last eight bits.
+    repair: u32,
     request: Request,
     reply: Reply,
 }
@@ -58,6 +60,8 @@ pub(crate) struct LaneNames {
     pub target_lcore: LcoreId,
     pub number: u16,
     pub siblings: u16,
+    /// How often it was made anew in its session.
+    pub repair: u32,
     pub qp: u32,
 }
 
@@ -112,36 +116,53 @@ pub(crate) enum Order<'a> {
 impl Admission {
     /// Of a lane that we ask for.
     pub fn connecting(names: &LaneNames, known: &Known<'_>) -> Self {
-        let small = |number: u16| u8::try_from(number).expect("an engine has at most 128 lanes");
+        let small = |lcore: LcoreId| u8::try_from(lcore.0).expect("an engine has at most 64");
+        let lane = Request::lane_byte(names.number, names.siblings);
         let request = Request {
             preface: Preface::ours(),
             session: names.session.into(),
             from: name_tag(known.our_name).into(),
             to: name_tag(known.peer_name).into(),
             qp: names.qp.into(),
-            source_lcore: small(names.source_lcore.0),
-            target_lcore: small(names.target_lcore.0),
-            number: small(names.number),
-            siblings: small(names.siblings),
+            source_lcore: small(names.source_lcore),
+            target_lcore: small(names.target_lcore),
+            lane: lane.expect("there are at most 16 lanes between two lcores"),
+            repair: names.repair as u8,
             incarnation: known.our_incarnation.0.into(),
             nonce: Nonce::default(),
         };
         Self {
             role: Role::Connecting,
             phase: Phase::Open,
+            repair: names.repair,
             request,
             reply: Reply::new_zeroed(),
         }
     }
 
-    /// Of a lane that the peer asks for.
-    pub fn accepting(request: &Request) -> Self {
-        Self {
+    /// Of a lane that the peer asks for, and that has been made anew `repair` times here.
+    pub fn accepting(request: &Request, repair: u32) -> Result<Self, JoinRefusal> {
+        let (ours, theirs) = (repair as u8, request.repair);
+        if theirs != ours {
+            return Err(JoinRefusal::Repair { ours, theirs });
+        }
+        Ok(Self {
             role: Role::Accepting,
             phase: Phase::Open,
+            repair,
             request: *request,
             reply: Reply::new_zeroed(),
-        }
+        })
+    }
+
+    /// How often the lane was made anew, for its hello.
+    pub const fn repair(&self) -> u32 {
+        self.repair
+    }
+
+    /// What it means that the peer refused our request with this private data.
+    pub fn refused(&self, private: &[u8]) -> JoinRefusal {
+        Refused::read(private, &self.request)
     }
 
     /// Takes an event. A refusal is final, and says why.
@@ -251,12 +272,13 @@ impl Admission {
         if hello.incarnation.0 != incarnation.get() {
             return Err(JoinRefusal::Restarted);
         }
-        let (ours, theirs) = (u16::from(request.siblings), hello.siblings);
+        let (ours, theirs) = (request.siblings(), hello.siblings);
         if theirs != ours {
             return Err(JoinRefusal::Lanes { ours, theirs });
         }
         let same = hello.session == request.session.get()
-            && hello.lane == request.number.into()
+            && hello.lane == request.number()
+            && hello.repair == self.repair
             && hello.source_lcore.0 == source.into()
             && hello.target_lcore.0 == target.into()
             && hello.qp == qp.get()

@@ -5,7 +5,7 @@ use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::pace::PaceMisfit;
-use super::words::Preface;
+use super::words::{Preface, Request};
 
 /// Why a session with a peer did not come about. Told by [`EngineEvent::JoinRefused`](crate::EngineEvent::JoinRefused).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,6 +46,16 @@ pub enum JoinRefusal {
         ours: u16,
         /// The peer's.
         theirs: u16,
+    },
+    /// The two count the repairs of a lane differently.
+    #[error(
+        "it is at repair {theirs} of a lane, this engine at {ours} (modulo 256); the session ends and the two join anew, so there is nothing to do; if that does not help, use the same release"
+    )]
+    Repair {
+        /// This engine's count, modulo 256.
+        ours: u8,
+        /// The peer's, modulo 256.
+        theirs: u8,
     },
     /// It has more lcores than this engine was told and has set memory aside for.
     #[error(
@@ -126,6 +136,8 @@ pub struct AdmissionStats {
     pub hellos_refused: u64,
     /// Lanes admitted.
     pub lanes_admitted: u64,
+    /// Sessions that ended before the other side had proven itself, whoever asked. Each has cost a queue pair for its time, and nothing since.
+    pub sessions_unproven: u64,
 }
 
 /// The private data of a refusal. Under no MAC: it ends nothing but the try.
@@ -134,7 +146,8 @@ pub struct AdmissionStats {
 pub(crate) struct Refused {
     preface: Preface,
     code: U16,
-    siblings: U16,
+    /// The number of the refusing side that the other's differs from, if that is why; else 0.
+    ours: U16,
 }
 
 const UNEXPLAINED: u16 = 0;
@@ -147,10 +160,16 @@ const FULL: u16 = 6;
 const WRONG_NAME: u16 = 7;
 const ROLE: u16 = 8;
 const DUPLICATE: u16 = 9;
+const REPAIRS_DIFFER: u16 = 10;
 
 impl Refused {
-    /// What an engine with `siblings` lanes between two lcores says to a peer that it refuses.
-    pub fn new(why: &JoinRefusal, siblings: u16) -> Self {
+    /// What is said to a peer that is refused.
+    pub fn new(why: &JoinRefusal) -> Self {
+        let ours = match *why {
+            JoinRefusal::Lanes { ours, .. } => ours,
+            JoinRefusal::Repair { ours, .. } => ours.into(),
+            _ => 0,
+        };
         let code = match why {
             JoinRefusal::NotConfigured => NOT_CONFIGURED,
             JoinRefusal::Version { .. } => VERSIONS_DIFFER,
@@ -161,17 +180,18 @@ impl Refused {
             JoinRefusal::WrongName => WRONG_NAME,
             JoinRefusal::Role => ROLE,
             JoinRefusal::Duplicate => DUPLICATE,
+            JoinRefusal::Repair { .. } => REPAIRS_DIFFER,
             _ => UNEXPLAINED,
         };
         Self {
             preface: Preface::ours(),
             code: code.into(),
-            siblings: siblings.into(),
+            ours: ours.into(),
         }
     }
 
-    /// What a refusal means to an engine with `siblings` lanes.
-    pub fn read(private: &[u8], siblings: u16) -> JoinRefusal {
+    /// What a refusal means to who asked with `request`.
+    pub(super) fn read(private: &[u8], request: &Request) -> JoinRefusal {
         // Whoever refuses says something: this is a device's own report of a connection that failed.
         if private.is_empty() {
             return JoinRefusal::Unreachable;
@@ -185,8 +205,15 @@ impl Refused {
         match refused.code.get() {
             NOT_CONFIGURED => JoinRefusal::NotConfigured,
             LANES_DIFFER => JoinRefusal::Lanes {
-                ours: siblings,
-                theirs: refused.siblings.get(),
+                ours: request.siblings(),
+                theirs: refused.ours.get(),
+            },
+            REPAIRS_DIFFER => match u8::try_from(refused.ours.get()) {
+                Ok(theirs) => JoinRefusal::Repair {
+                    ours: request.repair,
+                    theirs,
+                },
+                Err(_) => JoinRefusal::Malformed,
             },
             BUSY => JoinRefusal::Busy,
             ENDED => JoinRefusal::Ended,
@@ -203,6 +230,19 @@ impl Refused {
 mod tests {
     use super::*;
     use crate::wire::VERSION;
+    use zerocopy::FromZeros;
+
+    /// A request for the second of two lanes, made anew five times.
+    fn asked() -> Request {
+        let mut request = Request::new_zeroed();
+        request.lane = Request::lane_byte(1, 2).unwrap();
+        request.repair = 5;
+        request
+    }
+
+    fn read(said: &Refused) -> JoinRefusal {
+        Refused::read(said.as_bytes(), &asked())
+    }
 
     #[test]
     fn a_refusal_is_understood_as_it_was_meant() {
@@ -215,26 +255,29 @@ mod tests {
             JoinRefusal::Role,
             JoinRefusal::Duplicate,
         ] {
-            assert_eq!(
-                Refused::read(Refused::new(&why, 1).as_bytes(), 1),
-                why,
-                "{why}"
-            );
+            assert_eq!(read(&Refused::new(&why)), why, "{why}");
         }
         let lanes = JoinRefusal::Lanes { ours: 4, theirs: 2 };
-        let said = Refused::new(&lanes, 4);
+        let said = Refused::new(&lanes);
         let heard = JoinRefusal::Lanes { ours: 2, theirs: 4 };
-        assert_eq!(Refused::read(said.as_bytes(), 2), heard);
+        assert_eq!(read(&said), heard);
+        let (ours, theirs) = (200, 5);
+        let mut said = Refused::new(&JoinRefusal::Repair { ours, theirs });
+        let (ours, theirs) = (theirs, ours);
+        assert_eq!(read(&said), JoinRefusal::Repair { ours, theirs });
+        // More than a count modulo 256 can be.
+        said.ours = 256.into();
+        assert_eq!(read(&said), JoinRefusal::Malformed);
     }
 
     #[test]
     fn who_says_nothing_was_not_reached() {
-        assert_eq!(Refused::read(&[], 1), JoinRefusal::Unreachable);
+        assert_eq!(Refused::read(&[], &asked()), JoinRefusal::Unreachable);
     }
 
     #[test]
     fn a_refusal_of_another_protocol_or_version_is_no_reason() {
-        let said = Refused::new(&JoinRefusal::Busy, 1);
+        let said = Refused::new(&JoinRefusal::Busy);
         let mut bytes = said.as_bytes().to_vec();
         bytes[2] += 1;
         let other = JoinRefusal::Version {
@@ -242,12 +285,12 @@ mod tests {
             theirs: VERSION + 1,
         };
         // Whatever it says: also nothing more.
-        assert_eq!(Refused::read(&bytes, 1), other);
-        assert_eq!(Refused::read(&bytes[..4], 1), other);
+        assert_eq!(Refused::read(&bytes, &asked()), other);
+        assert_eq!(Refused::read(&bytes[..4], &asked()), other);
         bytes[0] = 0;
-        assert_eq!(Refused::read(&bytes, 1), JoinRefusal::Malformed);
-        assert_eq!(Refused::read(&bytes[..1], 1), JoinRefusal::Malformed);
-        let silent = Refused::new(&JoinRefusal::LaneBroke, 1);
-        assert_eq!(Refused::read(silent.as_bytes(), 1), JoinRefusal::Malformed);
+        assert_eq!(Refused::read(&bytes, &asked()), JoinRefusal::Malformed);
+        assert_eq!(Refused::read(&bytes[..1], &asked()), JoinRefusal::Malformed);
+        let silent = Refused::new(&JoinRefusal::LaneBroke);
+        assert_eq!(read(&silent), JoinRefusal::Malformed);
     }
 }

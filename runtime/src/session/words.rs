@@ -12,6 +12,9 @@ use crate::wire::VERSION;
 /// Marks the private data of keyfence.
 const MAGIC: u16 = 0x6b66;
 
+/// The most lanes between two lcores, as the configuration has it.
+const MOST_SIBLINGS: u16 = 16;
+
 /// Bytes of a request, and of an answer.
 pub(super) const WORDS_BYTES: usize = 56;
 
@@ -43,9 +46,10 @@ pub(crate) struct Request {
     pub qp: U32,
     pub source_lcore: u8,
     pub target_lcore: u8,
-    pub number: u8,
-    /// Lanes between two lcores.
-    pub siblings: u8,
+    /// See [`Request::lane_byte`].
+    pub(super) lane: u8,
+    /// How often the lane was made anew in this session, modulo 256: 0 as its session is made.
+    pub repair: u8,
     pub incarnation: U128,
     pub nonce: Nonce,
 }
@@ -96,6 +100,22 @@ impl Preface {
 }
 
 impl Request {
+    /// The byte of a lane: its number, 0 to 15, and above it the lanes between two lcores, 1 to 16, less one. None if one is not in its range.
+    pub(super) fn lane_byte(number: u16, siblings: u16) -> Option<u8> {
+        let fits = number < MOST_SIBLINGS && (1..=MOST_SIBLINGS).contains(&siblings);
+        fits.then(|| ((siblings - 1) * MOST_SIBLINGS + number) as u8)
+    }
+
+    /// The lane's number between its two lcores.
+    pub fn number(&self) -> u16 {
+        u16::from(self.lane) % MOST_SIBLINGS
+    }
+
+    /// Lanes between two lcores, at least one.
+    pub fn siblings(&self) -> u16 {
+        u16::from(self.lane) / MOST_SIBLINGS + 1
+    }
+
     /// The request in a connection's private data.
     pub fn read(private: &[u8]) -> Result<&Self, JoinRefusal> {
         Preface::check(private)?;

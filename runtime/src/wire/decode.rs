@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::header::{FLAG_FOUND, FLAG_LAST};
 use super::{
     ContextGone, DecodeError, Found, Frame, Grant, HEADER_BYTES, Header, Hello, Kind, List,
-    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_NAME_BYTES,
-    MAX_REVOKE_GRANTS, Name, NameError, Role, VERSION, WireContext, layout,
+    MAX_CONTROL_BYTES, MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_ENDED_CONTEXTS, MAX_GRANTS,
+    MAX_NAME_BYTES, MAX_REVOKE_GRANTS, Name, NameError, Role, VERSION, WireContext, layout,
 };
 use crate::ids::{Epoch, GrantId, Incarnation, LcoreId};
 
@@ -64,6 +64,19 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Frame<'_>), DecodeError> {
                 bytes: fixed.bytes.get(),
             }
         }
+        Kind::Begin => {
+            let fixed = body.whole::<layout::Begin>()?;
+            Frame::Begin {
+                repair: fixed.repair.get(),
+                received: fixed.received.get(),
+            }
+        }
+        Kind::Ended => Frame::Ended {
+            contexts: body.counted(MAX_ENDED_CONTEXTS)?,
+        },
+        Kind::End => Frame::End {
+            repair: body.whole::<U32>()?.get(),
+        },
         Kind::Bye => Frame::Bye {
             session: body.whole::<U32>()?.get(),
         },
@@ -158,6 +171,7 @@ fn hello(body: Body<'_>) -> Result<Hello<'_>, DecodeError> {
         target_lcore: LcoreId(fixed.target_lcore.get()),
         siblings: fixed.siblings.get(),
         lcores: fixed.lcores.get(),
+        repair: fixed.repair.get(),
         qp: fixed.qp.get(),
         contexts: fixed.contexts.get(),
         grants: fixed.grants.get(),

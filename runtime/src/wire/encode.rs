@@ -6,7 +6,8 @@ use zerocopy::{Immutable, IntoBytes};
 use super::header::{FLAG_FOUND, FLAG_LAST};
 use super::{
     ContextGone, EncodeError, Found, Frame, Grant, HEADER_BYTES, Header, Hello, Item, Kind, List,
-    MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_GRANTS, MAX_REVOKE_GRANTS, VERSION, layout,
+    MAX_CREDIT_LIMITS, MAX_DROPPED_GRANTS, MAX_ENDED_CONTEXTS, MAX_GRANTS, MAX_REVOKE_GRANTS,
+    VERSION, layout,
 };
 
 /// Writes the frame to the start of `out` and returns its length. [`MAX_CONTROL_BYTES`](super::MAX_CONTROL_BYTES) are enough for
@@ -66,6 +67,15 @@ pub fn encode(header: &Header, frame: &Frame<'_>, out: &mut [u8]) -> Result<usiz
             };
             put.frame(&fixed, &[])
         }
+        Frame::Begin { repair, received } => {
+            let fixed = layout::Begin {
+                repair: (*repair).into(),
+                received: (*received).into(),
+            };
+            put.frame(&fixed, &[])
+        }
+        Frame::Ended { contexts } => put.counted(contexts, MAX_ENDED_CONTEXTS),
+        Frame::End { repair } => put.frame(&U32::new(*repair), &[]),
         Frame::Bye { session } => put.frame(&U32::new(*session), &[]),
     }
 }
@@ -141,6 +151,7 @@ fn hello_layout(hello: &Hello<'_>) -> layout::Hello {
         target_lcore: hello.target_lcore.0.into(),
         siblings: hello.siblings.into(),
         lcores: hello.lcores.into(),
+        repair: hello.repair.into(),
         qp: hello.qp.into(),
         contexts: hello.contexts.into(),
         grants: hello.grants.into(),

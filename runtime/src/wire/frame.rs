@@ -80,6 +80,23 @@ pub enum Frame<'a> {
         /// Bytes written.
         bytes: u64,
     },
+    /// The first frame behind the hello of a lane that repairs another: what the sender's lcore has for the receiver's follows, up to [`Frame::End`].
+    Begin {
+        /// The repair's number, as the hello has it.
+        repair: u32,
+        /// The number of the last message ([`Header::sequence`](super::Header::sequence)) that the sender took on the lane before; 0 if none. It takes no other of that lane.
+        received: u32,
+    },
+    /// Contexts of the sender's lcore whose reclaim has ended (R2), the last one of each slot: these, and all that were in their slots before, are gone.
+    Ended {
+        /// At most [`MAX_ENDED_CONTEXTS`](super::MAX_ENDED_CONTEXTS).
+        contexts: List<'a, WireContext>,
+    },
+    /// What the sender began with [`Frame::Begin`] is complete.
+    End {
+        /// The repair's number.
+        repair: u32,
+    },
     /// The sender's own operations have completed and its imports are dead.
     Bye {
         /// The session that ends.
@@ -104,6 +121,9 @@ impl Frame<'_> {
             Self::Credit { .. } => Kind::Credit,
             Self::ContextGone(_) => Kind::ContextGone,
             Self::KeepAlive { .. } => Kind::KeepAlive,
+            Self::Begin { .. } => Kind::Begin,
+            Self::Ended { .. } => Kind::Ended,
+            Self::End { .. } => Kind::End,
             Self::Bye { .. } => Kind::Bye,
             Self::Landed { .. } => Kind::Landed,
         }
@@ -139,6 +159,8 @@ pub struct Hello<'a> {
     pub siblings: u16,
     /// Lcores of the sender's engine.
     pub lcores: u16,
+    /// How often the lane was made anew in this session: 0 as its session is made, `n` of the lane of its n-th repair.
+    pub repair: u32,
     /// The sender's own name for its queue pair.
     pub qp: u32,
     /// Contexts that an lcore of the sender has room for.

@@ -44,7 +44,8 @@ pub struct Header {
     pub dst: WireContext,
     /// How many receives the sender of this frame has posted on this lane since it was made, modulo 2^32.
     pub lane_credit: u32,
-    /// The number of this message on this lane.
+    /// Its number, of a message: of a [`Kind::Message`] or [`Kind::Landed`]. They are counted on this lane and those that it repairs, from 1, modulo 2^32. Any other frame
+    /// has the number of the last message before it, 0 if there was none, and a hello has 0. Nobody judges it yet.
     pub sequence: u32,
 }
 
@@ -169,6 +170,12 @@ kinds! {
     Bye = 13,
     /// [`Frame::Landed`](super::Frame::Landed)
     Landed = 14,
+    /// [`Frame::Begin`](super::Frame::Begin)
+    Begin = 15,
+    /// [`Frame::Ended`](super::Frame::Ended)
+    Ended = 16,
+    /// [`Frame::End`](super::Frame::End)
+    End = 17,
 }
 
 impl Kind {

@@ -38,6 +38,7 @@ layouts! {
         target_lcore: U16,
         siblings: U16,
         lcores: U16,
+        repair: U32,
         qp: U32,
         contexts: U32,
         grants: U32,
@@ -87,6 +88,16 @@ layouts! {
         slot: U16,
         generation: U32,
         limit: U32,
+    }
+
+    struct Context {
+        slot: U16,
+        generation: U32,
+    }
+
+    struct Begin {
+        repair: U32,
+        received: U32,
     }
 
     struct Landed {

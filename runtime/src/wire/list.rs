@@ -10,7 +10,7 @@ use keyfence_pmd::{Rights, Rkey};
 use super::{DecodeError, EncodeError, Grant, WireContext, layout};
 use crate::ids::GrantId;
 
-/// A list of a frame: of grants, of their names, or of credit limits. To send it, borrow a slice: `List::from(&ids[..])`.
+/// A list of a frame: of grants, of their names, of contexts, or of credit limits. To send it, borrow a slice: `List::from(&ids[..])`.
 #[derive(Clone, Copy)]
 pub struct List<'a, T: Item>(Source<'a, T>);
 
@@ -156,7 +156,7 @@ impl<T: Item> Iterator for ListIter<'_, T> {
 
 impl<T: Item> ExactSizeIterator for ListIter<'_, T> {}
 
-/// What a list can hold: [`Grant`], [`GrantId`] and [`CreditLimit`].
+/// What a list can hold: [`Grant`], [`GrantId`], [`WireContext`] and [`CreditLimit`].
 pub trait Item: sealed::Item {}
 
 impl<T: sealed::Item> Item for T {}
@@ -227,6 +227,24 @@ impl sealed::Item for Grant {
             address: layout.address.get(),
             len: layout.len.get(),
             lease_ns: layout.lease_ns.get(),
+        }
+    }
+}
+
+impl sealed::Item for WireContext {
+    type Layout = layout::Context;
+
+    fn to_layout(self) -> layout::Context {
+        layout::Context {
+            slot: self.slot.into(),
+            generation: self.generation.into(),
+        }
+    }
+
+    fn from_layout(layout: &layout::Context) -> Self {
+        Self {
+            slot: layout.slot.get(),
+            generation: layout.generation.get(),
         }
     }
 }

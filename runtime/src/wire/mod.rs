@@ -11,6 +11,10 @@
 //! [`DecodeError`], which the lane counts; nothing here panics, allocates or loops on a length that it did not check.
 //! A frame has exactly one encoding: what [`decode`] accepts, [`encode`] turns into the same bytes.
 //!
+//! A lane that repairs another continues it. Behind its hello each side says [`Frame::Begin`] with the number of the last message that it took before, then what
+//! still lives of its lcore: its grants with their new keys as [`Frame::Grants`], and the contexts of it that have ended as [`Frame::Ended`], in as many frames as they take, and
+//! [`Frame::End`]. Whether they come in their place is for the engine to judge: each is a sound frame alone.
+//!
 //! Called by the lcore that owns the lane, and by nobody else.
 
 mod decode;
@@ -31,7 +35,7 @@ pub use list::{CreditLimit, Item, List, ListIter};
 pub use name::{MAX_NAME_BYTES, Name, NameError};
 
 /// The version of these layouts. Both ends must have the same: a [`Hello`] of another is refused.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Bytes of the header that each frame starts with.
 pub const HEADER_BYTES: usize = size_of::<layout::Header>();
@@ -50,6 +54,10 @@ pub const MAX_GRANTS: usize =
 /// The most grants that one [`Frame::ImportsDropped`] names.
 pub const MAX_DROPPED_GRANTS: usize =
     (MAX_CONTROL_BYTES - HEADER_BYTES - size_of::<layout::Count>()) / size_of::<u64>();
+
+/// The most contexts that one [`Frame::Ended`] names. A longer list is cut into several frames.
+pub const MAX_ENDED_CONTEXTS: usize =
+    (MAX_CONTROL_BYTES - HEADER_BYTES - size_of::<layout::Count>()) / size_of::<layout::Context>();
 
 /// The most contexts that one [`Frame::Credit`] names.
 pub const MAX_CREDIT_LIMITS: usize =

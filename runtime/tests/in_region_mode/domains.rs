@@ -3,23 +3,23 @@
 #[path = "../pair/mod.rs"]
 mod pair;
 
-use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext};
+use keyfence::ids::{ContextId, GrantId, LcoreId, PeerId, RemoteContext, SessionId};
 use keyfence::pmd::soft::{Fabric, SoftConfig};
-use keyfence::pmd::wrap::fault::{ControlEffect, Injection, Plan, Span};
-use keyfence::pmd::wrap::trace::ControlCall;
-use keyfence::pmd::{Remote, Rights};
-use keyfence::{Event, Lease, Local, Status};
+use keyfence::pmd::wrap::fault::Plan;
+use keyfence::pmd::{ControlError, Remote, Rights};
+use keyfence::{DomainUsage, Event, JoinRefusal, Lease, Local, Status};
 use keyfence_mempool::sync::{Arc, Ordering};
 use pair::judged::{Judged, Part, device};
 use pair::raw::{Duel, check::Ledger};
 use pair::scene::{completions, ends};
-use pair::switched::Switches;
+use pair::switched::{Switches, off, on};
 use pair::{Puppet, Side, Slot};
 
+/// In the session that stood last, where no join has failed.
 fn holder(duel: &Duel) -> RemoteContext {
     RemoteContext {
         peer: PeerId(0),
-        session: duel.session(),
+        session: SessionId(duel.ups() as u64),
         id: ContextId {
             lcore: LcoreId(0),
             slot: 2,
@@ -114,13 +114,8 @@ fn r8_the_value_of_a_region_does_not_come_back_before_its_acknowledgement_and_ma
 }
 
 #[test]
-fn r8_parked_values_are_worthless_when_their_domain_is_gone_and_not_before() {
-    let late = Injection::Control {
-        call: ControlCall::DeallocPd,
-        span: Span { first: 0, count: 6 },
-        effect: ControlEffect::Late,
-    };
-    let mut duel = Duel::new(Part::new(Plan::new([late])));
+fn r8_parked_values_are_worthless_when_nothing_can_come_in_by_them_and_not_before() {
+    let mut duel = Duel::new(Part::quiet());
     let owner = duel.side.puppet(0, "owner");
     duel.steps(5);
     let (lane, granted) = grant(&mut duel, &owner);
@@ -128,22 +123,80 @@ fn r8_parked_values_are_worthless_when_their_domain_is_gone_and_not_before() {
     duel.until(|_| ends(&owner.events(), granted.grant) == (1, 0));
     assert_eq!(duel.side.parked(), 1);
     assert_eq!(duel.switches.pds.load(Ordering::Relaxed), 1);
+    on(&duel.switches.destroy_hangs);
     // The value is dead: an access by it ends the session.
     duel.raw.write(lane, &granted, 8);
-    let mut waited = 0;
-    duel.until(|duel| {
-        let parked = duel.side.parked();
-        let down = duel.side.stat("peers_down") == 1;
-        waited += u64::from(down && parked == 1);
-        assert!(parked == 1 || down);
-        parked == 0
-    });
-    assert!(
-        waited > 0,
-        "the domain was late, and its values parked meanwhile"
-    );
+    duel.until(|duel| duel.side.stat("lanes_broken") == 2);
+    duel.steps(5_000);
+    assert_eq!(duel.side.parked(), 1, "a queue pair is left");
+    assert_eq!(domains(&duel), (1, 0));
+    off(&duel.switches.destroy_hangs);
+    duel.until(|duel| duel.side.parked() == 0);
     assert_eq!(duel.side.used(|usage| usage.grants.into()), 0);
     assert_eq!(duel.ledger.violations(pair::raw::check::Party::Caller), 0);
+}
+
+/// Those of sessions, and those that the device has not ended.
+fn domains(duel: &Duel) -> (usize, usize) {
+    let usage = duel.side.engine.domains();
+    (usage.sessions, usage.ending)
+}
+
+/// A session in which a value stays parked, from its first word to its end.
+fn lose_a_session(duel: &mut Duel, owner: &Puppet) {
+    let (_, granted) = grant(duel, owner);
+    revoke(duel, owner, granted.grant);
+    duel.until(|duel| duel.side.parked() == 1);
+    for lane in 0..duel.raw.lanes.len() {
+        duel.raw.break_lane(lane);
+    }
+    duel.until(|duel| duel.side.used(|usage| usage.lanes.into()) == 0);
+    assert_eq!(duel.side.parked(), 0);
+}
+
+/// The engine asks again, and the raw peer lets it in.
+fn join_again(duel: &mut Duel) {
+    let (ups, mut greeted) = (duel.ups(), duel.raw.lanes.len());
+    duel.until(|duel| {
+        while greeted < duel.raw.lanes.len() {
+            duel.greet(greeted);
+            greeted += 1;
+        }
+        duel.ups() > ups
+    });
+    duel.raw.inbox.clear();
+}
+
+#[test]
+fn r8_a_domain_that_can_not_be_ended_keeps_no_lane_and_is_told() {
+    let mut duel = Duel::new(Part::quiet());
+    let owner = duel.side.puppet(0, "owner");
+    duel.steps(5);
+    on(&duel.switches.pd_hangs);
+    for stuck in 1..=DomainUsage::MOST_ENDING {
+        lose_a_session(&mut duel, &owner);
+        assert_eq!(domains(&duel), (0, stuck));
+        if stuck < DomainUsage::MOST_ENDING {
+            join_again(&mut duel);
+        }
+    }
+    // An adapter must not be made to hold ever more of them.
+    let refused = |duel: &Duel| {
+        let exhausted = |why: &JoinRefusal| {
+            let JoinRefusal::Device(error) = why else {
+                return false;
+            };
+            matches!(error, ControlError::Exhausted { limit: 16, .. })
+        };
+        duel.refusals().iter().any(exhausted)
+    };
+    duel.until(|duel| refused(duel));
+    assert_eq!(domains(&duel), (0, DomainUsage::MOST_ENDING));
+    off(&duel.switches.pd_hangs);
+    join_again(&mut duel);
+    duel.until(|duel| domains(duel) == (1, 0));
+    assert_eq!(duel.switches.pds.load(Ordering::Relaxed), 1, "R7");
+    assert_eq!(duel.switches.regions.load(Ordering::Relaxed), 1, "R7");
 }
 
 /// An engine with two peers, stepped by hand.

@@ -8,11 +8,13 @@ use keyfence::pmd::ControlError;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
 use keyfence::pmd::wrap::fault::{ControlEffect, Injection, Plan, Span};
 use keyfence::pmd::wrap::trace::ControlCall;
-use keyfence::{BuildError, EngineEvent, Event, KeyRefusal, Lease, QuarantineReason, Rights, Work};
+use keyfence::{
+    BuildError, EngineEvent, Event, KeyRefusal, Lease, Local, QuarantineReason, Rights, Work,
+};
 use keyfence_mempool::sync::Ordering;
-use pair::judged::{Court, Judged, Part, US};
+use pair::judged::{Court, Judged, MS, Part, US};
 use pair::scene::{Scene, ends};
-use pair::switched::Switched;
+use pair::switched::{Switched, off, on, set};
 use pair::{Pair, Side, Slot, builder};
 
 /// The owner's calls of a kind from the how many-th on go wrong. The first region of a session is the arena.
@@ -326,4 +328,94 @@ fn r6_a_step_that_ends_regions_is_no_idle_one() {
         }
     }
     assert_eq!(ends, 4);
+}
+
+/// Nothing is said on a lane that would prove by the way what was posted before.
+fn taciturn() -> Part {
+    let mut part = Part::quiet();
+    part.timeouts.keepalive_interval_ns = 1_000 * MS;
+    part.timeouts.reconnect_timeout_ns = 10_000 * MS;
+    part
+}
+
+/// The owner makes a grant, and has one on the same lane.
+fn both_ways(court: &mut Court, scene: &Scene) -> keyfence::Import {
+    let target = court.pair.left.puppet(0, "target");
+    court.pair.steps(10);
+    let owner = pair::scene::lookup(&mut court.pair, &target, "owner");
+    let granted = pair::scene::grant(&mut court.pair, &target, &scene.owner, owner, 4096);
+    open(&mut court.pair, scene, |_, _| {});
+    court.pair.steps(200);
+    granted.import
+}
+
+/// The owner writes and is killed. The completion of the write is swallowed, and so is that of the Revoke behind it.
+fn kill_behind_a_swallowed_write(court: &mut Court, scene: &Scene, import: keyfence::Import) {
+    scene.owner.act(move |cx| {
+        let buf = cx.alloc(8).unwrap();
+        cx.write(&import, 0, &[Local::prefix(&buf, 8)], 1).unwrap();
+    });
+    let swallow = &court.right_switches.swallow;
+    set(swallow, 1);
+    let pair = &mut court.pair;
+    pair.until(|_| swallow.load(Ordering::Relaxed) == 0);
+    pair.steps(2);
+    assert_eq!(pair.right.used(|usage| usage.ops), 1, "swallowed");
+    set(swallow, 1);
+    pair.right.engine.kill(scene.owner_context());
+}
+
+/// A region's deregistration hangs: that is no fault of the lane, and what proves the operations must not stand behind it.
+#[test]
+fn r5_own_operations_end_while_a_deregistration_hangs() {
+    let mut court = Court::new(taciturn(), taciturn());
+    let scene = Scene::new(&mut court.pair);
+    let id = scene.owner_context();
+    let import = both_ways(&mut court, &scene);
+    on(&court.right_switches.dealloc_hangs);
+    kill_behind_a_swallowed_write(&mut court, &scene, import);
+    let pair = &mut court.pair;
+    pair.until(|pair| pair.right.used(|usage| usage.ops) == 0);
+    let quarantined = |event: &EngineEvent| matches!(event, EngineEvent::Quarantined { context, .. } if *context == id);
+    assert!(!pair.right.events.iter().any(quarantined), "not yet");
+    pair.until(|pair| pair.right.events.iter().any(quarantined));
+    off(&court.right_switches.dealloc_hangs);
+    at_rest(&mut court, 1);
+}
+
+/// Others' regions may use up the budget of every step: a closing request goes before them.
+#[test]
+fn r6_a_closing_request_does_not_wait_for_others_regions() {
+    const KEYS: u32 = 200;
+    let mut part = taciturn();
+    part.limits.context.grants = KEYS;
+    part.limits.reclaim_budget_wrs = 1;
+    let mut court = Court::new(taciturn(), part);
+    let scene = Scene::new(&mut court.pair);
+    let other = court.pair.right.puppet(0, "other");
+    court.pair.steps(10);
+    let to = pair::scene::lookup(&mut court.pair, &other, "holder");
+    other.act(move |cx| {
+        let buf = cx.alloc(4096).unwrap();
+        for _ in 0..KEYS {
+            cx.grant(&buf, 0..64, Rights::ALL, to, Lease::None).unwrap();
+        }
+    });
+    let import = both_ways(&mut court, &scene);
+    let pair = &mut court.pair;
+    pair.right.engine.kill(pair.right.id_of("other").unwrap());
+    pair.until(|pair| pair.right.stat("regions_ended") > 0);
+    // Its operation runs, as far as anybody knows.
+    set(&court.right_switches.swallow, u64::MAX);
+    scene.owner.act(move |cx| {
+        let buf = cx.alloc(8).unwrap();
+        cx.write(&import, 0, &[Local::prefix(&buf, 8)], 1).unwrap();
+    });
+    pair.until(|pair| pair.right.used(|usage| usage.ops) == 1);
+    pair.right.engine.kill(scene.owner_context());
+    let closings = &court.right_switches.closings;
+    pair.until(|_| closings.load(Ordering::Relaxed) == 1);
+    let ended = pair.right.stat("regions_ended");
+    assert!(ended < u64::from(KEYS), "all regions went before");
+    court.acquit();
 }

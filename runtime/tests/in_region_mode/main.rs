@@ -1,4 +1,4 @@
-//! Key mode `region`: what is its own (`domains`, `keys`), and the tests of the promises over again with engines whose keys are regions
+//! Key mode `region`: what is its own (`domains`, `keys`, `restarts`), and the tests of the promises over again with engines whose keys are regions
 //! (`pair::KEY_MODE`).
 
 #![allow(
@@ -8,6 +8,9 @@
 
 mod domains;
 mod keys;
+mod knocks;
+mod restarts;
+mod shared;
 
 #[path = "../drops.rs"]
 mod drops;

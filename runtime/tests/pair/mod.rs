@@ -15,6 +15,7 @@ use keyfence::config::{KeyMode, MemoryConfig, PoolConfig, Timeouts};
 use keyfence::ids::{ContextId, LcoreId};
 use keyfence::limits::Limits;
 use keyfence::pmd::Device;
+use keyfence::pmd::sim::{SimDevice, World};
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice};
 use keyfence::{
     Context, Engine, EngineBuilder, EngineEvent, Event, Lcore, Secret, Service, Usage, Work,
@@ -104,6 +105,8 @@ pub struct Pair<D: Device> {
     pub left: Side<D>,
     pub right: Side<D>,
     pub now_ns: u64,
+    /// The network that the devices are simulated in, if they are: its time goes with the pair's.
+    pub world: Option<World>,
 }
 
 pub fn small_memory() -> MemoryConfig {
@@ -172,6 +175,15 @@ impl Pair<SoftDevice> {
     }
 }
 
+impl Pair<SimDevice> {
+    /// Two engines on adapters that take their time.
+    pub fn simulated(world: &World, left: EngineBuilder, right: EngineBuilder) -> Self {
+        let left = (left, world.device("left"));
+        let right = (right, world.device("right"));
+        Self::within(Some(world.clone()), left, right)
+    }
+}
+
 /// The seed of an engine's first start.
 pub fn seed_of(name: &str) -> u128 {
     u128::from(name.len() as u64) << 64 | 7
@@ -198,10 +210,15 @@ pub fn started<D: Device>(builder: EngineBuilder, device: D, seed: u128) -> Side
 
 impl<D: Device> Pair<D> {
     pub fn on(left: EngineBuilder, left_device: D, right: EngineBuilder, right_device: D) -> Self {
+        Self::within(None, (left, left_device), (right, right_device))
+    }
+
+    fn within(world: Option<World>, left: (EngineBuilder, D), right: (EngineBuilder, D)) -> Self {
         let mut pair = Self {
-            left: side(left, left_device),
-            right: side(right, right_device),
+            left: side(left.0, left.1),
+            right: side(right.0, right.1),
             now_ns: 1,
+            world,
         };
         let up = |side: &Side<D>| {
             side.events
@@ -219,6 +236,9 @@ impl<D: Device> Pair<D> {
 
     pub fn step_for(&mut self, ns: u64) {
         self.now_ns += ns;
+        if let Some(world) = &self.world {
+            world.advance_to(self.now_ns);
+        }
         for side in [&mut self.left, &mut self.right] {
             side.step(self.now_ns);
         }

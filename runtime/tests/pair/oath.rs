@@ -11,8 +11,9 @@ pub mod request {
     pub const QP: usize = 16;
     pub const SOURCE_LCORE: usize = 20;
     pub const TARGET_LCORE: usize = 21;
-    pub const NUMBER: usize = 22;
-    pub const SIBLINGS: usize = 23;
+    /// The number below, the lanes between two lcores less one in the upper four bits.
+    pub const LANE: usize = 22;
+    pub const REPAIR: usize = 23;
     pub const INCARNATION: usize = 24;
     pub const NONCE: usize = 40;
     pub const BYTES: usize = 56;
@@ -57,7 +58,7 @@ impl Oath {
         bytes.extend(Self::tag(&self.connecting));
         bytes.extend(Self::tag(&self.accepting));
         bytes.extend(qp.to_le_bytes());
-        bytes.extend([0, 0, number, 2]);
+        bytes.extend([0, 0, 0x10 | number, 0]);
         bytes.extend(incarnation);
         bytes.extend([0xA0 + number; 16]);
         bytes

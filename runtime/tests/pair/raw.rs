@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use keyfence::ids::{Epoch, GrantId, Incarnation, LcoreId, SessionId};
+use keyfence::ids::{
+    ContextId, Epoch, GrantId, Incarnation, LcoreId, PeerId, RemoteContext, SessionId,
+};
 use keyfence::pmd::soft::{Fabric, SoftConfig, SoftDevice, SoftPath};
 use keyfence::pmd::*;
 use keyfence::wire::{self, Frame, Header, Hello, List, Name, Role};
@@ -172,7 +174,7 @@ impl Raw {
         let qp = self.device.create_qp(&config).unwrap();
         self.lanes.push(RawLane {
             qp,
-            number: request[request::NUMBER].into(),
+            number: (request[request::LANE] & 0xf).into(),
             session: u32_at(&request, request::SESSION),
             broken: false,
             request,
@@ -264,6 +266,7 @@ impl Raw {
             target_lcore: LcoreId(0),
             siblings: 2,
             lcores: 1,
+            repair: 0,
             // As it was said with the connection.
             qp: if asks { 0 } else { self.lanes[lane].qp.0 },
             contexts: 128,
@@ -300,6 +303,29 @@ impl Raw {
         let work = WorkRequest::new(WorkId(1 << 40 | self.sent), op, sges);
         self.sent += 1;
         self.path.post_burst(self.lanes[lane].qp, &[work]);
+    }
+
+    /// A grant of memory of ours that the engine may really use.
+    pub fn opened(&self) -> wire::Grant {
+        let (len, access) = (
+            64,
+            Access {
+                remote: Rights::READ_WRITE,
+                bind: false,
+            },
+        );
+        let region = self.device.register(self.pd, &self.arena, 0..len, access);
+        wire::Grant {
+            grant: GrantId {
+                slot: 0,
+                generation: 1,
+            },
+            rkey: region.unwrap().rkey,
+            rights: Rights::READ_WRITE,
+            address: self.arena.address(),
+            len: len as u64,
+            lease_ns: wire::NO_LEASE,
+        }
     }
 
     /// The grants that came, taken out of the inbox; everything else is dropped.
@@ -346,6 +372,19 @@ impl Raw {
 }
 
 impl Duel {
+    /// A context of the raw peer's, as the engine names it.
+    pub fn holder(&self, slot: u16) -> RemoteContext {
+        RemoteContext {
+            peer: PeerId(0),
+            session: self.session(),
+            id: ContextId {
+                lcore: LcoreId(0),
+                slot,
+                generation: 1,
+            },
+        }
+    }
+
     pub fn new(part: Part) -> Self {
         let mut duel = Self::before_hello(part);
         let mut greeted = 0;

@@ -14,6 +14,12 @@ pub struct Switches {
     pub swallow: AtomicU64,
     /// Deallocations and deregistrations hang: nothing is done.
     pub dealloc_hangs: AtomicBool,
+    /// How long a registration takes, and a deregistration, and how long all did: it is the test that lets the time pass.
+    pub register_ns: AtomicU64,
+    pub deregister_ns: AtomicU64,
+    pub spent_ns: AtomicU64,
+    /// Ends of protection domains hang.
+    pub pd_hangs: AtomicBool,
     /// Destructions hang.
     pub destroy_hangs: AtomicBool,
     /// Moving a queue pair to error hangs.
@@ -26,16 +32,31 @@ pub struct Switches {
     pub last_qp: AtomicU64,
     /// Queue pairs that exist.
     pub qps: AtomicU64,
+    /// Writes of no bytes that were posted: closing requests.
+    pub closings: AtomicU64,
     /// Windows that exist.
     pub windows: AtomicU64,
     /// Regions that exist.
     pub regions: AtomicU64,
     /// Protection domains that exist.
     pub pds: AtomicU64,
-    /// Where every write that is posted goes instead of where it should.
+    /// Where every write and read that is posted goes instead of where it should.
     pub forged: Mutex<Option<Remote>>,
+    /// Those alone that go into this range, if there is one.
+    pub forged_within: Mutex<Option<Range<u64>>>,
+    /// The next poll panics, which takes this back.
+    pub panics: AtomicBool,
+    /// Bytes of each request that was posted inline.
+    pub inline: Mutex<Vec<u64>>,
     /// What was registered, in this order.
     pub registered: Mutex<Vec<(Range<usize>, Access, Region)>>,
+}
+
+impl Switches {
+    fn takes(&self, ns: &AtomicU64) {
+        self.spent_ns
+            .fetch_add(ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 pub fn on(switch: &AtomicBool) {
@@ -99,6 +120,7 @@ impl<D: Device> Control for Switched<D> {
         Ok(pd)
     }
     fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError> {
+        hangs(&self.switches.pd_hangs)?;
         self.inner.dealloc_pd(pd)?;
         self.switches.pds.fetch_sub(1, Ordering::Relaxed);
         Ok(())
@@ -111,6 +133,7 @@ impl<D: Device> Control for Switched<D> {
         access: Access,
     ) -> Result<Region, ControlError> {
         let region = self.inner.register(pd, arena, range.clone(), access)?;
+        self.switches.takes(&self.switches.register_ns);
         let mut registered = self.switches.registered.lock().unwrap();
         registered.push((range, access, region));
         self.switches.regions.fetch_add(1, Ordering::Relaxed);
@@ -119,6 +142,7 @@ impl<D: Device> Control for Switched<D> {
     fn deregister(&self, region: RegionId) -> Result<(), ControlError> {
         hangs(&self.switches.dealloc_hangs)?;
         self.inner.deregister(region)?;
+        self.switches.takes(&self.switches.deregister_ns);
         self.switches.regions.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
@@ -171,8 +195,12 @@ impl<D: Device> Control for Switched<D> {
     }
 }
 
-fn forge(mut work: WorkRequest, to: Remote) -> WorkRequest {
-    if let WorkOp::Write { remote, .. } = &mut work.op {
+fn forge(mut work: WorkRequest, to: Remote, within: &Option<Range<u64>>) -> WorkRequest {
+    if let WorkOp::Write { remote, .. } | WorkOp::Read { remote } = &mut work.op
+        && within
+            .as_ref()
+            .is_none_or(|range| range.contains(&remote.address))
+    {
         *remote = to;
     }
     work
@@ -190,19 +218,34 @@ impl<D: Device> Device for Switched<D> {
 
 impl<P: DataPath> DataPath for SwitchedPath<P> {
     fn post_burst(&mut self, qp: QpId, work: &[WorkRequest]) -> usize {
-        match *self.switches.forged.lock().unwrap() {
+        let taken = match *self.switches.forged.lock().unwrap() {
             Some(remote) => {
-                let forged = |work: &WorkRequest| forge(*work, remote);
+                let within = self.switches.forged_within.lock().unwrap();
+                let forged = |work: &WorkRequest| forge(*work, remote, &within);
                 let work: Vec<_> = work.iter().map(forged).collect();
                 self.inner.post_burst(qp, &work)
             }
             None => self.inner.post_burst(qp, work),
-        }
+        };
+        let inline = work[..taken].iter().filter(|work| work.inline);
+        let bytes = inline.map(|work| work.sges.bytes());
+        self.switches.inline.lock().unwrap().extend(bytes);
+        let closes =
+            |work: &&WorkRequest| matches!(work.op, WorkOp::Write { .. }) && work.sges.bytes() == 0;
+        let closings = work[..taken].iter().filter(closes).count();
+        self.switches
+            .closings
+            .fetch_add(closings as u64, Ordering::Relaxed);
+        taken
     }
     fn post_receives(&mut self, qp: QpId, receives: &[ReceiveRequest]) -> usize {
         self.inner.post_receives(qp, receives)
     }
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize {
+        assert!(
+            !self.switches.panics.swap(false, Ordering::Relaxed),
+            "planted"
+        );
         let count = self.inner.poll_burst(done);
         let mut kept = 0;
         for at in 0..count {

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use keyfence::EngineEvent;
 use keyfence::ids::LcoreId;
 use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
-use keyfence::reclaim::KeyState;
+use keyfence::reclaim::{KeyState, PairSet, Scope};
 use keyfence_mempool::sync::Arc;
 
 use books::{Books, Dice};
@@ -26,6 +26,22 @@ use worker::Worker;
 
 /// Names that workers have, on each side.
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+const SCOPE: Scope = if REGIONS { Scope::Domain } else { Scope::Queue };
+
+/// What the runs below meet in a few of all seeds, or never: the workers keep no handles.
+const SELDOM: [&str; 10] = [
+    "acked@closing",
+    "dealloc_failed@unproven",
+    "final_expired@final",
+    "flush@quarantine",
+    "handles_returned@cordoned",
+    "handles_returned@quarantined",
+    "import_dropped@invalidating",
+    "import_dropped@parked",
+    "own_ops_ended@await_destroy",
+    "retire@binding",
+];
 
 struct Run {
     court: Court,
@@ -193,6 +209,16 @@ impl Run {
             assert_eq!(ledger.all_live_keys(), 0, "seed {seed}: {ledger:?}");
         }
         self.court.acquit();
+        let strange = self.pairs().minus(PairSet::told(SCOPE));
+        assert!(strange.is_empty(), "seed {seed}: {strange:?}");
+    }
+
+    /// What the reclaim machines of both engines met.
+    fn pairs(&self) -> PairSet {
+        let sides = [&self.court.pair.left, &self.court.pair.right];
+        let lcores = sides.into_iter().flat_map(|side| &side.lcores);
+        let met = lcores.map(|lcore| *lcore.reclaim_pairs());
+        met.fold(PairSet::EMPTY, PairSet::union)
     }
 
     fn worked(&self, what: fn(&Books) -> u64) -> u64 {
@@ -319,7 +345,7 @@ impl Watched {
 
 #[test]
 fn r4_a_key_is_in_one_state_and_its_window_free_only_when_it_is_dead() {
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut pairs) = (BTreeSet::new(), PairSet::EMPTY);
     for seed in 3000..3030 {
         let mut watched = Watched::new(seed, 1 + (seed % 2) as u16);
         for _ in 0..6 {
@@ -329,6 +355,7 @@ fn r4_a_key_is_in_one_state_and_its_window_free_only_when_it_is_dead() {
         watched.run();
         watched.run.end(seed);
         watched.judge();
+        pairs = pairs.union(watched.run.pairs());
         for keys in &watched.keys {
             seen.extend(keys.seen.iter().copied());
         }
@@ -337,4 +364,8 @@ fn r4_a_key_is_in_one_state_and_its_window_free_only_when_it_is_dead() {
     let mut all = KeyState::ALL.to_vec();
     all.retain(|state| !(REGIONS && *state == KeyState::Invalidating));
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
+    // And its reclaims must have met what reclaims meet.
+    let missed = PairSet::expected(SCOPE).minus(pairs);
+    let mut often = missed.iter().map(|pair| pair.to_string());
+    assert_eq!(often.find(|pair| !SELDOM.contains(&&**pair)), None);
 }

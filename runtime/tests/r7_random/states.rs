@@ -68,16 +68,19 @@ impl Keys {
     /// The census has each key that is not dead once, where the trace has it.
     fn compare(&mut self, lcore: LcoreId, census: &[GrantRecord]) {
         for key in census {
-            if let Some(state) = self.traced.get_mut(&(lcore, key.grant.slot)) {
+            let Some(ix) = key.key else {
+                continue;
+            };
+            if let Some(state) = self.traced.get_mut(&(lcore, ix.0)) {
                 *state = pulled(*state, key.state);
                 self.seen.insert(*state);
             }
         }
         let listed: BTreeMap<_, _> = census
             .iter()
-            .map(|key| ((lcore, key.grant.slot), key.state))
+            .filter_map(|key| Some(((lcore, key.key?.0), key.state)))
             .collect();
-        assert_eq!(listed.len(), census.len(), "a slot has one grant");
+        assert_eq!(listed.len(), census.len(), "a key is one grant's");
         let of_lcore = |(at, _): &(&(LcoreId, u32), &KeyState)| at.0 == lcore;
         let traced: BTreeMap<_, _> = self
             .traced

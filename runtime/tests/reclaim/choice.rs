@@ -1,7 +1,7 @@
 //! What can happen next, and what it does to the model and to the machine.
 
 use keyfence::ids::{Epoch, LaneId};
-use keyfence::reclaim::{ContextIx, Event, KeyIx, KeyState, Note, TicketIx, Timer};
+use keyfence::reclaim::{ContextIx, Event, KeyIx, KeyState, Note, StrandState, TicketIx, Timer};
 
 use crate::regions::Made;
 use crate::world::{Captured, Dealloc, Judged, Local, Qp, Stage, World, Wr, check};
@@ -18,18 +18,23 @@ pub enum Choice {
     Flush(TicketIx),
     Ack(Epoch, LaneId),
     /// A peer makes up an acknowledgement.
-    Stray(LaneId),
+    Stray(Epoch, LaneId),
+    /// What the machine knows.
+    Repeat(Event),
     PostChain(Epoch, LaneId),
     RefuseChain(Epoch, LaneId),
     /// The head of the send queue executes, or is flushed if the QP is in error.
     Complete(LaneId),
     /// The same, but its completion never arrives.
     Swallow(LaneId),
+    /// The same, on a QP that is in error since: it was executed before.
+    CompleteLate(LaneId),
     /// The bind at the head of the send queue fails, and the QP stays up.
     FailBind(LaneId),
     Break(LaneId),
     Destroy(LaneId),
     TargetAnswers(LaneId),
+    LoseTarget(LaneId),
     Dealloc(KeyIx),
     FailDealloc(KeyIx),
     /// A region is registered; its registration is refused, or never comes back.
@@ -121,6 +126,7 @@ impl World {
             }
             if record.qp != Qp::Up && !record.target_answered {
                 choices.push(Choice::TargetAnswers(lane));
+                choices.push(Choice::LoseTarget(lane));
             }
         }
         for (index, key) in self.keys.iter().enumerate() {
@@ -138,6 +144,7 @@ impl World {
 
     fn faults(&self, choices: &mut Vec<Choice>) {
         self.regions_faults(choices);
+        self.repeats(choices);
         for (lane, record) in self.lane_ids().zip(&self.lanes) {
             if self.budget.swallowed > 0 && !record.queue.is_empty() {
                 choices.push(Choice::Swallow(lane));
@@ -151,8 +158,22 @@ impl World {
             if self.budget.breaks > 0 && self.is_up(lane) {
                 choices.push(Choice::Break(lane));
             }
+            if self.budget.polled_late > 0
+                && record.qp == Qp::Error
+                && !record.flushing
+                && !record.queue.is_empty()
+            {
+                choices.push(Choice::CompleteLate(lane));
+            }
             if self.budget.strays > 0 {
-                choices.push(Choice::Stray(lane));
+                let nobodys = Epoch(3);
+                let asked = |epoch: &Epoch| self.acks.contains(&(*epoch, lane));
+                let open = self.open_epochs().into_iter();
+                choices.extend(
+                    open.filter(|epoch| !asked(epoch))
+                        .chain([nobodys])
+                        .map(|epoch| Choice::Stray(epoch, lane)),
+                );
             }
         }
         if self.budget.refused > 0 {
@@ -210,17 +231,8 @@ impl World {
     fn apply_below(&mut self, choice: Choice) -> Judged {
         match choice {
             Choice::Ack(epoch, lane) => self.ack(epoch, lane),
-            Choice::Stray(lane) => {
-                self.budget.strays -= 1;
-                let epoch = Epoch(3);
-                let before = self.machine.clone();
-                let note = self.tell(Event::Acked { epoch, lane })?;
-                check(
-                    note == Note::UnknownEpoch && before == self.machine,
-                    "R8",
-                    || format!("an acknowledgement of nothing is {note:?}"),
-                )
-            }
+            Choice::Stray(epoch, lane) => self.stray(epoch, lane),
+            Choice::Repeat(event) => self.repeat(event),
             Choice::PostChain(epoch, lane) => {
                 self.chains.retain(|&chain| chain != (epoch, lane));
                 self.post_chain(epoch, lane)
@@ -235,6 +247,10 @@ impl World {
                 self.budget.swallowed -= 1;
                 self.swallow(lane)
             }
+            Choice::CompleteLate(lane) => {
+                self.budget.polled_late -= 1;
+                self.complete_late(lane)
+            }
             Choice::FailBind(lane) => {
                 self.budget.failed_binds -= 1;
                 self.fail_bind(lane)
@@ -246,7 +262,10 @@ impl World {
                 self.break_lane(lane)
             }
             Choice::Destroy(lane) => self.destroy(lane),
-            Choice::TargetAnswers(lane) => self.target_answers(lane),
+            Choice::TargetAnswers(lane) => {
+                self.target_answers(lane, Event::TargetConfirmed { lane })
+            }
+            Choice::LoseTarget(lane) => self.target_answers(lane, Event::TargetLost { lane }),
             Choice::Dealloc(key) => {
                 self.key(key).dealloc = Dealloc::None;
                 self.key(key).honoured = false;
@@ -306,6 +325,18 @@ impl World {
                     .map(move |(lane, _)| (index, lane))
             })
             .collect()
+    }
+
+    fn stray(&mut self, epoch: Epoch, lane: LaneId) -> Judged {
+        self.budget.strays -= 1;
+        if self.machine.strand_state(epoch, lane) == StrandState::Idle {
+            return self.changes_nothing(Event::Acked { epoch, lane }, "R8");
+        }
+        // What it says of keys that were not named to it yet is its holders' own loss.
+        for (index, key) in (0..).map(KeyIx).zip(&mut self.keys) {
+            key.known &= key.lane != lane || self.machine.key_epoch(index) != Some(epoch);
+        }
+        self.ack(epoch, lane)
     }
 
     fn ack(&mut self, epoch: Epoch, lane: LaneId) -> Judged {

@@ -13,9 +13,22 @@ impl World {
             self.execute(head, lane)?;
             self.report_done(head, lane)
         } else {
+            self.lane(lane).flushing = self.budget.polled_late > 0;
             self.report_flushed(head, lane)?;
             self.start_deallocs(lane)
         }
+    }
+
+    /// The device had done it before the error; whether an own operation was, is the target's to say.
+    pub fn complete_late(&mut self, lane: LaneId) -> Judged {
+        let head = self.take_head(lane);
+        if let Wr::Own(_) = head {
+            self.report_flushed(head, lane)?;
+        } else {
+            self.execute(head, lane)?;
+            self.report_done(head, lane)?;
+        }
+        self.start_deallocs(lane)
     }
 
     pub fn swallow(&mut self, lane: LaneId) -> Judged {
@@ -27,6 +40,7 @@ impl World {
             }
             return Ok(());
         }
+        self.lane(lane).flushing = self.budget.polled_late > 0;
         if let Wr::Bind(key) = head {
             self.key(key).honoured = true;
         }
@@ -150,7 +164,7 @@ impl World {
             .iter()
             .map(|context| &context.own[usize::from(lane.0)]);
         if self.eager && !own.any(at_stake) {
-            self.target_answers(lane)?;
+            self.target_answers(lane, Event::TargetConfirmed { lane })?;
         }
         self.start_deallocs(lane)
     }
@@ -166,12 +180,12 @@ impl World {
         self.tell(Event::QpDestroyed { lane }).map(drop)
     }
 
-    pub fn target_answers(&mut self, lane: LaneId) -> Judged {
+    pub fn target_answers(&mut self, lane: LaneId, answer: Event) -> Judged {
         self.lane(lane).target_answered = true;
         for context in &mut self.contexts {
             context.own[usize::from(lane.0)].target = false;
         }
-        self.tell(Event::TargetConfirmed { lane }).map(drop)
+        self.tell(answer).map(drop)
     }
 
     /// The epochs whose end is still to come, by the timers that the machine holds armed.

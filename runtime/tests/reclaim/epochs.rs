@@ -2,7 +2,7 @@
 
 use keyfence::reclaim::{
     Action, Capacity, ContextState, Event, KeyEnd, KeyIx, KeyState, LaneSet, Note, Outcome,
-    Quarantine, StrandState, Timer, Why,
+    Quarantine, Scope, StrandState, Timer, Why,
 };
 
 use crate::bench::{Bench, C0, C1, K0, K1, K2, L0, L1, NOTHING_LEFT};
@@ -45,6 +45,33 @@ fn r1_own_operations_hold_the_epoch() {
         Note::Late
     );
     bench.tell(Event::ClosingDone { epoch, lane: L1 });
+    assert_eq!(bench.outcome(epoch), Some(Outcome::Flushed));
+}
+
+/// A region's end is the control side's and may take long. The lane is not to blame for that, and must not be sacrificed for a completion that was swallowed.
+#[test]
+fn r5_own_operations_do_not_wait_for_regions() {
+    let mut bench = Bench::new(1);
+    let (key, context, lane) = (K0, C0, L0);
+    bench.tell(Event::Bind {
+        key,
+        context,
+        lane,
+        scope: Scope::Domain,
+    });
+    bench.tell(Event::BindDone { key });
+    let epoch = bench.cordon(context, &[lane]);
+    bench.ack(epoch, lane);
+    let (dealloc, close) = (Action::Dealloc { lane }, Action::Close { epoch, lane });
+    assert_eq!(bench.orders, [dealloc, close]);
+    assert_eq!(bench.doomed(lane), [key]);
+    bench.tell(Event::ClosingDone { epoch, lane });
+    assert_eq!(bench.outcome(epoch), None, "R3: the key is not proven");
+    bench.tell(Event::Expired(Timer::Fence(epoch)));
+    bench.tell(Event::Expired(Timer::Invalidate(epoch)));
+    let breaks = |order: &Action| matches!(order, Action::BreakLane { .. });
+    assert!(!bench.orders.iter().any(breaks), "{:?}", bench.orders);
+    bench.tell(Event::Deallocated { key });
     assert_eq!(bench.outcome(epoch), Some(Outcome::Flushed));
 }
 

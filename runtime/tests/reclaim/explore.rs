@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
 
 use keyfence::ids::LaneId;
-use keyfence::reclaim::{Capacity, ContextIx, KeyIx, Scope};
+use keyfence::reclaim::{Capacity, ContextIx, KeyIx, PairSet, Scope};
 
 use crate::choice::Choice;
 use crate::random::{ends_by_deadlines, is_at_rest};
+use crate::seen;
 use crate::world::{Budget, World};
 
 const SMALL: Capacity = Capacity {
@@ -122,6 +124,8 @@ const NOTHING: Budget = Budget {
     failed_deallocs: 0,
     dropped_imports: 0,
     strays: 0,
+    repeats: 0,
+    polled_late: 0,
 };
 
 const ONE_LANE: Capacity = Capacity { lanes: 1, ..SMALL };
@@ -134,58 +138,122 @@ const SINGLE: Capacity = Capacity {
     ..SMALL
 };
 
-/// Explores keys that are windows, and asserts that there was something to explore.
-fn explore_at_least(states: usize, capacity: Capacity, live: &[Live], budget: Budget) {
-    let found = explore(start(capacity, live, budget, Scope::Queue));
-    assert!(found >= states, "only {found} states");
+/// A machine to start from, and how many states must follow from it at least: so that there was something to explore.
+struct Small {
+    capacity: Capacity,
+    live: &'static [Live],
+    budget: Budget,
+    scope: Scope,
+    states: usize,
 }
 
-/// The same for keys that are regions.
-fn explore_regions(states: usize, capacity: Capacity, live: &[Live], budget: Budget) {
-    let found = explore(start(capacity, live, budget, Scope::Domain));
-    assert!(found >= states, "only {found} states");
+/// Some of them, and the pairs of event and state that they met: explored once, whoever asks first.
+pub struct Exploration {
+    of: &'static [Small],
+    seen: OnceLock<PairSet>,
 }
+
+impl Exploration {
+    const fn new(of: &'static [Small]) -> Self {
+        Self {
+            of,
+            seen: OnceLock::new(),
+        }
+    }
+
+    pub fn seen(&self) -> PairSet {
+        *self.seen.get_or_init(|| {
+            seen::during(|| {
+                for small in self.of {
+                    let start = start(small.capacity, small.live, small.budget, small.scope);
+                    let found = explore(start);
+                    assert!(found >= small.states, "only {found} states");
+                }
+            })
+        })
+    }
+}
+
+static TWO_CONTEXTS_ON_TWO_LANES: Exploration = Exploration::new(&[Small {
+    capacity: SMALL,
+    live: &[(C0, L0), (C1, L1)],
+    budget: Budget {
+        cordons: 1,
+        ..NOTHING
+    },
+    scope: Scope::Queue,
+    states: 30_000,
+}]);
 
 #[test]
 fn r6_two_contexts_on_two_lanes_end_from_every_state() {
-    let budget = Budget {
-        cordons: 1,
-        ..NOTHING
-    };
-    explore_at_least(30_000, SMALL, &[(C0, L0), (C1, L1)], budget);
+    TWO_CONTEXTS_ON_TWO_LANES.seen();
 }
+
+static TWO_CONTEXTS_ON_ONE_LANE: Exploration = Exploration::new(&[Small {
+    capacity: ONE_LANE,
+    live: &[(C0, L0), (C1, L0)],
+    budget: Budget {
+        cordons: 2,
+        ..NOTHING
+    },
+    scope: Scope::Queue,
+    states: 90_000,
+}]);
 
 #[test]
 fn r6_two_contexts_on_one_lane_end_from_every_state() {
-    let budget = Budget {
-        cordons: 2,
-        ..NOTHING
-    };
-    explore_at_least(90_000, ONE_LANE, &[(C0, L0), (C1, L0)], budget);
+    TWO_CONTEXTS_ON_ONE_LANE.seen();
 }
+
+static ONE_CONTEXT_ON_TWO_LANES: Exploration = Exploration::new(&[Small {
+    capacity: SMALL,
+    live: &[(C0, L0), (C0, L1)],
+    budget: Budget {
+        cordons: 1,
+        ..NOTHING
+    },
+    scope: Scope::Queue,
+    states: 30_000,
+}]);
 
 #[test]
 fn r6_one_context_on_two_lanes_ends_from_every_state() {
-    let budget = Budget {
-        cordons: 1,
-        ..NOTHING
-    };
-    explore_at_least(30_000, SMALL, &[(C0, L0), (C0, L1)], budget);
+    ONE_CONTEXT_ON_TWO_LANES.seen();
 }
+
+static BATCHES_AND_A_FLUSH: Exploration = Exploration::new(&[
+    Small {
+        capacity: SMALL,
+        live: &[(C0, L0), (C1, L1)],
+        budget: Budget {
+            flushes: 1,
+            ..NOTHING
+        },
+        scope: Scope::Queue,
+        states: 15_000,
+    },
+    Small {
+        capacity: ONE_LANE,
+        live: &[(C0, L0), (C1, L0)],
+        budget: Budget {
+            flushes: 1,
+            ..NOTHING
+        },
+        scope: Scope::Queue,
+        states: 5_000,
+    },
+]);
 
 #[test]
 fn r3_r6_batches_and_a_flush_end_from_every_state() {
-    let budget = Budget {
-        flushes: 1,
-        ..NOTHING
-    };
-    explore_at_least(15_000, SMALL, &[(C0, L0), (C1, L1)], budget);
-    explore_at_least(5_000, ONE_LANE, &[(C0, L0), (C1, L0)], budget);
+    BATCHES_AND_A_FLUSH.seen();
 }
 
-#[test]
-fn r1_r2_own_operations_end_from_every_state() {
-    let budget = Budget {
+static OWN_OPERATIONS: Exploration = Exploration::new(&[Small {
+    capacity: SINGLE,
+    live: &[(C0, L0)],
+    budget: Budget {
         cordons: 1,
         own_ops: 1,
         handles: 1,
@@ -193,13 +261,20 @@ fn r1_r2_own_operations_end_from_every_state() {
         breaks: 1,
         flushes: 1,
         ..NOTHING
-    };
-    explore_at_least(90_000, SINGLE, &[(C0, L0)], budget);
-}
+    },
+    scope: Scope::Queue,
+    states: 90_000,
+}]);
 
 #[test]
-fn r3_r8_failures_of_the_device_end_from_every_state() {
-    let budget = Budget {
+fn r1_r2_own_operations_end_from_every_state() {
+    OWN_OPERATIONS.seen();
+}
+
+static FAILURES_OF_THE_DEVICE: Exploration = Exploration::new(&[Small {
+    capacity: SINGLE,
+    live: &[(C0, L0)],
+    budget: Budget {
         cordons: 1,
         flushes: 1,
         breaks: 1,
@@ -208,34 +283,55 @@ fn r3_r8_failures_of_the_device_end_from_every_state() {
         failed_deallocs: 1,
         dropped_imports: 1,
         ..NOTHING
-    };
-    explore_at_least(7_000, SINGLE, &[(C0, L0)], budget);
-}
+    },
+    scope: Scope::Queue,
+    states: 7_000,
+}]);
 
 #[test]
-fn r4_r8_a_slot_bound_again_ends_from_every_state() {
-    let budget = Budget {
+fn r3_r8_failures_of_the_device_end_from_every_state() {
+    FAILURES_OF_THE_DEVICE.seen();
+}
+
+static A_SLOT_BOUND_AGAIN: Exploration = Exploration::new(&[Small {
+    capacity: SINGLE,
+    live: &[],
+    budget: Budget {
         binds: 2,
         cordons: 1,
         swallowed: 1,
         failed_binds: 1,
         ..NOTHING
-    };
-    explore_at_least(1_500, SINGLE, &[], budget);
+    },
+    scope: Scope::Queue,
+    states: 1_500,
+}]);
+
+#[test]
+fn r4_r8_a_slot_bound_again_ends_from_every_state() {
+    A_SLOT_BOUND_AGAIN.seen();
 }
+
+static REGIONS_OF_TWO_CONTEXTS_ON_ONE_LANE: Exploration = Exploration::new(&[Small {
+    capacity: ONE_LANE,
+    live: &[(C0, L0), (C1, L0)],
+    budget: Budget {
+        cordons: 2,
+        ..NOTHING
+    },
+    scope: Scope::Domain,
+    states: 10_000,
+}]);
 
 #[test]
 fn r6_regions_of_two_contexts_on_one_lane_end_from_every_state() {
-    let budget = Budget {
-        cordons: 2,
-        ..NOTHING
-    };
-    explore_regions(10_000, ONE_LANE, &[(C0, L0), (C1, L0)], budget);
+    REGIONS_OF_TWO_CONTEXTS_ON_ONE_LANE.seen();
 }
 
-#[test]
-fn r3_r8_regions_on_a_device_that_fails_end_from_every_state() {
-    let budget = Budget {
+static REGIONS_ON_A_DEVICE_THAT_FAILS: Exploration = Exploration::new(&[Small {
+    capacity: SINGLE,
+    live: &[(C0, L0)],
+    budget: Budget {
         cordons: 1,
         own_ops: 1,
         flushes: 1,
@@ -244,13 +340,20 @@ fn r3_r8_regions_on_a_device_that_fails_end_from_every_state() {
         failed_deallocs: 1,
         dropped_imports: 1,
         ..NOTHING
-    };
-    explore_regions(7_000, SINGLE, &[(C0, L0)], budget);
-}
+    },
+    scope: Scope::Domain,
+    states: 7_000,
+}]);
 
 #[test]
-fn r4_r8_registrations_that_fail_end_from_every_state() {
-    let budget = Budget {
+fn r3_r8_regions_on_a_device_that_fails_end_from_every_state() {
+    REGIONS_ON_A_DEVICE_THAT_FAILS.seen();
+}
+
+static REGISTRATIONS_THAT_FAIL: Exploration = Exploration::new(&[Small {
+    capacity: SINGLE,
+    live: &[],
+    budget: Budget {
         binds: 2,
         cordons: 1,
         failed_binds: 1,
@@ -258,6 +361,101 @@ fn r4_r8_registrations_that_fail_end_from_every_state() {
         breaks: 1,
         failed_deallocs: 1,
         ..NOTHING
-    };
-    explore_regions(1_500, SINGLE, &[], budget);
+    },
+    scope: Scope::Domain,
+    states: 1_500,
+}]);
+
+#[test]
+fn r4_r8_registrations_that_fail_end_from_every_state() {
+    REGISTRATIONS_THAT_FAIL.seen();
 }
+
+static SUCCESSES_POLLED_LATE: Exploration = Exploration::new(&[
+    Small {
+        capacity: SINGLE,
+        live: &[(C0, L0)],
+        budget: Budget {
+            cordons: 1,
+            own_ops: 1,
+            breaks: 1,
+            swallowed: 1,
+            polled_late: 2,
+            ..NOTHING
+        },
+        scope: Scope::Queue,
+        states: 1_000,
+    },
+    Small {
+        capacity: SINGLE,
+        live: &[],
+        budget: Budget {
+            binds: 1,
+            cordons: 1,
+            breaks: 1,
+            dropped_imports: 1,
+            polled_late: 2,
+            ..NOTHING
+        },
+        scope: Scope::Queue,
+        states: 100,
+    },
+]);
+
+#[test]
+fn r3_successes_that_are_polled_late_end_from_every_state() {
+    SUCCESSES_POLLED_LATE.seen();
+}
+
+static WHAT_IS_KNOWN_ALREADY: Exploration = Exploration::new(&[
+    Small {
+        capacity: SINGLE,
+        live: &[],
+        budget: Budget {
+            binds: 1,
+            cordons: 1,
+            own_ops: 1,
+            refused: 1,
+            failed_deallocs: 1,
+            strays: 1,
+            repeats: 1,
+            ..NOTHING
+        },
+        scope: Scope::Queue,
+        states: 1_000,
+    },
+    Small {
+        capacity: SINGLE,
+        live: &[(C0, L0)],
+        budget: Budget {
+            cordons: 1,
+            failed_deallocs: 1,
+            strays: 1,
+            repeats: 1,
+            ..NOTHING
+        },
+        scope: Scope::Domain,
+        states: 100,
+    },
+]);
+
+#[test]
+fn r7_what_is_known_already_changes_nothing_in_any_state() {
+    WHAT_IS_KNOWN_ALREADY.seen();
+}
+
+/// All of them.
+pub static ALL: &[&Exploration] = &[
+    &TWO_CONTEXTS_ON_TWO_LANES,
+    &TWO_CONTEXTS_ON_ONE_LANE,
+    &ONE_CONTEXT_ON_TWO_LANES,
+    &BATCHES_AND_A_FLUSH,
+    &OWN_OPERATIONS,
+    &FAILURES_OF_THE_DEVICE,
+    &A_SLOT_BOUND_AGAIN,
+    &REGIONS_OF_TWO_CONTEXTS_ON_ONE_LANE,
+    &REGIONS_ON_A_DEVICE_THAT_FAILS,
+    &REGISTRATIONS_THAT_FAIL,
+    &SUCCESSES_POLLED_LATE,
+    &WHAT_IS_KNOWN_ALREADY,
+];

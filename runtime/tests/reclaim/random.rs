@@ -36,6 +36,8 @@ fn budget() -> impl Strategy<Value = Budget> {
             failed_deallocs,
             dropped_imports: 3,
             strays: 2,
+            repeats: 3,
+            polled_late: swallowed,
         },
     )
 }

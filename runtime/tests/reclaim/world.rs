@@ -136,6 +136,8 @@ pub struct Lane {
     pub qp: Qp,
     pub queue: VecDeque<Wr>,
     pub break_ordered: bool,
+    /// In error, and a work request was flushed: nothing behind it was executed.
+    pub flushing: bool,
     pub target_answered: bool,
     /// The protection domain of its regions is destroyed.
     pub domain_gone: bool,
@@ -157,7 +159,12 @@ pub struct Budget {
     pub unnamed: u32,
     pub failed_deallocs: u32,
     pub dropped_imports: u32,
+    /// Acknowledgements that a peer makes up.
     pub strays: u32,
+    /// Facts that are told again, or too late.
+    pub repeats: u32,
+    /// Successes that are polled when their lane is known to be broken.
+    pub polled_late: u32,
 }
 
 /// What was retired when a flush was asked for.
@@ -186,6 +193,8 @@ pub struct World {
     /// Chains that the engine was told to post.
     pub chains: Vec<(Epoch, LaneId)>,
     pub timers: Vec<Timer>,
+    /// Those that were called off, while one may still run out.
+    pub disarmed: Vec<Timer>,
     /// What each explicit flush captured.
     pub tickets: Vec<Option<Captured>>,
     /// The event being handled, for the judges.
@@ -208,6 +217,7 @@ impl World {
             qp: Qp::Up,
             queue: VecDeque::new(),
             break_ordered: false,
+            flushing: false,
             target_answered: false,
             domain_gone: false,
         };
@@ -222,6 +232,7 @@ impl World {
             acks: Vec::new(),
             chains: Vec::new(),
             timers: Vec::new(),
+            disarmed: Vec::new(),
             tickets: vec![None; usize::from(capacity.tickets)],
             event: None,
         }
@@ -248,6 +259,7 @@ impl World {
         let mut out = Actions::new(self.machine.capacity().bound());
         self.event = Some(event);
         self.forget_ended_own_ops();
+        crate::seen::note(&self.machine, &event)?;
         let note = self.machine.handle(event, &mut out);
         for &transition in out.transitions() {
             self.judge_transition(transition)?;
@@ -279,7 +291,13 @@ impl World {
                 self.timers.push(timer);
                 self.timers.sort_by_key(|&timer| timer_rank(timer));
             }
-            Action::Disarm(timer) => self.timers.retain(|&armed| armed != timer),
+            Action::Disarm(timer) => {
+                self.timers.retain(|&armed| armed != timer);
+                if self.budget.repeats > 0 && !self.disarmed.contains(&timer) {
+                    self.disarmed.push(timer);
+                    self.disarmed.sort_by_key(|&timer| timer_rank(timer));
+                }
+            }
             Action::Revoke { epoch, lane } => {
                 while let Some(key) = self.machine.next_to_revoke(epoch, lane) {
                     self.key(key).named = Some(epoch);
@@ -309,6 +327,7 @@ impl World {
                 let lane = self.lane(lane);
                 lane.qp = Qp::Up;
                 lane.break_ordered = false;
+                lane.flushing = false;
                 lane.target_answered = false;
                 lane.domain_gone = false;
             }

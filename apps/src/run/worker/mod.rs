@@ -14,8 +14,8 @@ use keyfence_mempool::sync::Arc;
 
 use super::board::{Board, DRAINED, Stage};
 use super::pattern::{Words, identity};
-use super::random::Random;
 use super::tally::{Local, Share};
+use crate::random::Random;
 use cell::Cell;
 use memory::Revoking;
 use ops::Ops;

@@ -300,6 +300,6 @@ impl<D: Device> Device for Fault<D> {
     fn open_path(&self, lcore: LcoreId) -> Result<Self::Path, OpenPathError> {
         let path = self.inner.open_path(lcore)?;
         let shared = Arc::clone(&self.shared);
-        Ok(FaultPath::new(path, Arc::clone(&self.inner), shared))
+        Ok(FaultPath::new(path, Arc::clone(&self.inner), shared, lcore))
     }
 }

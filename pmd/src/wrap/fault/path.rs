@@ -8,7 +8,7 @@ use super::plan::Injection;
 use super::{CREATED_MAX, Shared};
 use crate::completion::{Completion, CompletionKind};
 use crate::device::{DataPath, Device};
-use crate::ids::QpId;
+use crate::ids::{LcoreId, QpId};
 use crate::work::{ReceiveRequest, WorkRequest};
 
 /// The poll path of [`Fault`](super::Fault).
@@ -16,6 +16,7 @@ pub struct FaultPath<D: Device> {
     inner: D::Path,
     device: Arc<D>,
     shared: Arc<Shared>,
+    lcore: LcoreId,
     polls: u64,
     qps: Vec<Counts>,
     held: VecDeque<Held>,
@@ -38,8 +39,9 @@ struct Held {
 const HELD_MAX: usize = 4096;
 
 impl<D: Device> FaultPath<D> {
-    pub(super) fn new(inner: D::Path, device: Arc<D>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: D::Path, device: Arc<D>, shared: Arc<Shared>, lcore: LcoreId) -> Self {
         Self {
+            lcore,
             inner,
             device,
             shared,
@@ -100,6 +102,19 @@ impl<D: Device> FaultPath<D> {
         }
         self.held.push_back(Held { due, done });
         None
+    }
+
+    fn panic_if_planned(&self) {
+        for (at, injection) in self.shared.plan.injections.iter().enumerate() {
+            if matches!(injection, Injection::Panic { lcore, poll } if (*lcore, *poll) == (self.lcore, self.polls))
+            {
+                self.shared.strike(at);
+                panic!(
+                    "a planned panic in poll {} of lcore {}",
+                    self.polls, self.lcore
+                );
+            }
+        }
     }
 
     /// Gives out what is due, and says how much that was.
@@ -185,6 +200,7 @@ impl<D: Device> DataPath for FaultPath<D> {
     }
 
     fn poll_burst(&mut self, done: &mut [Completion]) -> usize {
+        self.panic_if_planned();
         self.polls += 1;
         self.shared.polls.fetch_add(1, Ordering::Relaxed);
         let mut count = self.give_due(done);

@@ -1,7 +1,7 @@
 //! A fault plan: data, so that a seed, a test or a file can make one and a failed run can print it.
 
 use crate::error::ControlError;
-use crate::ids::QpId;
+use crate::ids::{LcoreId, QpId};
 use crate::wrap::trace::ControlCall;
 
 /// What goes wrong, and when. Time is counted in polls and calls, so a plan repeats exactly.
@@ -79,6 +79,13 @@ pub enum Injection {
         span: Span,
         /// How.
         effect: ControlEffect,
+    },
+    /// A poll of the path panics: a bug in a driver, which takes the path's lcore with it.
+    Panic {
+        /// The lcore's path.
+        lcore: LcoreId,
+        /// Which of its polls, from 0.
+        poll: u64,
     },
     /// Events of the control side come this many polls (of any path) late.
     HoldEvents {

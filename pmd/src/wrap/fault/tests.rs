@@ -1,5 +1,7 @@
 //! Each injection strikes where its plan says, and order is kept.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::device::DataPath;
 use crate::ids::WorkId;
@@ -175,4 +177,22 @@ fn control_calls_are_refused_late_or_done_late() {
     assert_eq!(called("destroy_qp"), 0);
     assert_eq!(rig.fault.destroy_qp(qp), Ok(()));
     assert_eq!(rig.fault.fired(), [1, 1, 1]);
+}
+
+#[test]
+fn a_planned_panic_comes_once_with_its_poll_and_on_its_lcore() {
+    let mut rig = rig(&[Injection::Panic {
+        lcore: LcoreId(0),
+        poll: 2,
+    }]);
+    let mut other = rig.fault.open_path(LcoreId(1)).unwrap();
+    for poll in 0..4 {
+        assert_eq!(other.poll_burst(&mut []), 0);
+        let polled = catch_unwind(AssertUnwindSafe(|| rig.path.poll_burst(&mut [])));
+        assert_eq!(polled.is_err(), poll == 2, "poll {poll}");
+        if poll == 2 {
+            break;
+        }
+    }
+    assert_eq!(rig.fault.fired(), [1]);
 }

@@ -98,7 +98,10 @@ impl<D: Device> Control for Wrong<D> {
     }
 
     fn dealloc_pd(&self, pd: PdId) -> Result<(), ControlError> {
-        self.inner.dealloc_pd(pd)
+        match self.inner.dealloc_pd(pd) {
+            Err(ControlError::NoSuchPd(_)) if self.breaks(Rule::EndsWhatIsGone) => Ok(()),
+            ended => ended,
+        }
     }
 
     fn register(
@@ -143,6 +146,7 @@ impl<D: Device> Control for Wrong<D> {
         }
         match self.inner.deregister(region) {
             Err(ControlError::InUse { .. }) if self.breaks(Rule::DeregistersUnderWindows) => Ok(()),
+            Err(ControlError::NoSuchRegion(_)) if self.breaks(Rule::EndsWhatIsGone) => Ok(()),
             Err(error) => Err(error),
             Ok(()) => {
                 self.world.facts().regions.remove(&(self.side, region));
@@ -239,6 +243,7 @@ impl<D: Device> Control for Wrong<D> {
         }
         match self.inner.destroy_qp(qp) {
             Err(ControlError::NotReleased(_)) if self.breaks(Rule::DestroysUnreleased) => Ok(()),
+            Err(ControlError::NoSuchQp(_)) if self.breaks(Rule::EndsWhatIsGone) => Ok(()),
             Err(error) => Err(error),
             Ok(()) => {
                 if self.breaks(Rule::CompletesAfterDestroy) {
@@ -280,7 +285,10 @@ impl<D: Device> Control for Wrong<D> {
             self.delay(DelayedCall::Dealloc(window));
             return Ok(());
         }
-        self.inner.dealloc_window(window)
+        match self.inner.dealloc_window(window) {
+            Err(ControlError::NoSuchWindow(_)) if self.breaks(Rule::EndsWhatIsGone) => Ok(()),
+            ended => ended,
+        }
     }
 }
 

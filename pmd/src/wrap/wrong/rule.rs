@@ -154,4 +154,6 @@ rules! {
     EventAfterDestroy,
     /// What `accept` carries is lost.
     LosesPrivateData,
+    /// A call that ends an object says that it has ended one that is gone.
+    EndsWhatIsGone,
 }

@@ -49,7 +49,8 @@ fn r12_each_bit_of_a_request_counts() {
         };
         let secret = secret(5);
         let right = known(Role::Accepting, &secret);
-        let mut accepting = Admission::accepting(request);
+        // Where that is the bit, one that expects it so.
+        let mut accepting = Admission::accepting(request, request.repair.into()).unwrap();
         let (qp, nonce) = (140, [2; 16]);
         let reply = said(accepting.handle(Event::Answer { qp, nonce }, &right));
         let heard = lane.hear_reply(&reply);

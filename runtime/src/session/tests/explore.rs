@@ -1,4 +1,4 @@
-//! A small world, explored whole: two honest engines with two lanes in one session and one in the next, and somebody between them who has all that was ever
+//! A small world, explored whole: two honest engines with two lanes in one session, one of them made anew, and one in the next, and somebody between them who has all that was ever
 //! said, and gives any of it to anybody in any order. Without the secret, the most that comes of it is what the two would have done anyway: an end admits a
 //! lane only if the other end has the same request, the same reply, and said that very hello.
 
@@ -40,8 +40,10 @@ enum Said<'a> {
 }
 
 /// The lanes that the connecting engine asks for.
-fn lanes() -> [LaneNames; 3] {
-    [names(1, 0), names(1, 1), names(2, 0)]
+fn lanes() -> [LaneNames; 4] {
+    let first = names(1, 0);
+    let repaired = LaneNames { repair: 1, ..first };
+    [first, repaired, names(1, 1), names(2, 0)]
 }
 
 /// How often the accepting engine can be made to answer one request, and all.
@@ -100,7 +102,8 @@ impl World {
         if answer == ANSWERS.0 || accepting.count() == ANSWERS.1 {
             return None;
         }
-        let mut admission = Admission::accepting(Request::read(&asker.words).unwrap());
+        let asked = Request::read(&asker.words).unwrap();
+        let mut admission = Admission::accepting(asked, lanes()[asker.lane].repair).unwrap();
         let known = known(Role::Accepting, secret);
         let qp = lanes()[asker.lane].qp + 100;
         let nonce = [128 + 16 * asker.lane as u8 + answer; 16];

@@ -9,12 +9,13 @@ use crate::wire::{Hello, Name, Role};
 #[test]
 fn r12_an_authentic_hello_that_does_not_fit_its_lane_is_refused() {
     type Change = fn(&mut Hello<'static>);
-    let cases: [(Change, JoinRefusal); 14] = [
+    let cases: [(Change, JoinRefusal); 15] = [
         (|hello| hello.incarnation.0 += 1, JoinRefusal::Restarted),
         (|hello| hello.session += 1, JoinRefusal::Hello),
         (|hello| hello.lane += 1, JoinRefusal::Hello),
         (|hello| hello.source_lcore.0 += 1, JoinRefusal::Hello),
         (|hello| hello.target_lcore.0 += 1, JoinRefusal::Hello),
+        (|hello| hello.repair += 1, JoinRefusal::Hello),
         (|hello| hello.qp += 1, JoinRefusal::Hello),
         (
             |hello| hello.name = Name::new("other").unwrap(),

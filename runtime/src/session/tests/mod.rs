@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use crate::ids::{Incarnation, LcoreId};
 use crate::session::admission::{Admission, Event, Known, LaneNames, Order};
 use crate::session::pace::Pace;
-use crate::session::refusal::JoinRefusal;
+use crate::session::refusal::{JoinRefusal, Refused};
 use crate::session::secret::Secret;
 use crate::session::words::{Request, WORDS_BYTES, name_tag};
 use crate::wire::{Hello, Name, Role};
@@ -52,7 +52,16 @@ fn names(session: u32, number: u16) -> LaneNames {
         target_lcore: LcoreId(2),
         number,
         siblings: 4,
+        repair: 0,
         qp: 40 + u32::from(number),
+    }
+}
+
+/// The first lane, made anew.
+fn repaired(repair: u32) -> LaneNames {
+    LaneNames {
+        repair,
+        ..names(7, 0)
     }
 }
 
@@ -71,6 +80,7 @@ fn hello(role: Role, names: &LaneNames) -> Hello<'static> {
         target_lcore: target,
         siblings: names.siblings,
         lcores: 3,
+        repair: names.repair,
         qp,
         contexts: 8,
         grants: 8,
@@ -112,7 +122,8 @@ impl Lane {
         let mut connecting = Admission::connecting(&names, &left);
         let nonce = [nonces.0; 16];
         let request = said(connecting.handle(Event::Ask { nonce }, &left));
-        let mut accepting = Admission::accepting(Request::read(&request).unwrap());
+        let asked = Request::read(&request).unwrap();
+        let mut accepting = Admission::accepting(asked, names.repair).unwrap();
         let (qp, nonce) = (names.qp + 100, [nonces.1; 16]);
         let reply = said(accepting.handle(Event::Answer { qp, nonce }, &right));
         Self {
@@ -211,11 +222,12 @@ fn r12_what_was_said_on_another_lane_in_another_session_or_by_ourselves_is_refus
     let lane = || Lane::first().proven();
     let unproven = Lane::first;
     let others = [
-        // Other nonces on either side, another lane, another session.
+        // Other nonces on either side, another lane, another session, the same lane made anew.
         Lane::new(names(7, 0), (3, 2)),
         Lane::new(names(7, 0), (1, 3)),
         Lane::new(names(7, 1), (1, 2)),
         Lane::new(names(8, 0), (1, 2)),
+        Lane::new(repaired(1), (1, 2)),
     ];
     for (at, other) in others.into_iter().enumerate() {
         let heard = unproven().hear_reply(&other.reply);
@@ -301,7 +313,7 @@ fn words_out_of_turn_end_an_admission_and_never_admit() {
     // No hello before the reply, even the right one.
     let heard = asked.clone().handle(Event::Hello(&accepting), &left);
     assert_eq!(heard, Err(JoinRefusal::Malformed));
-    let fresh = Admission::accepting(Request::read(&lane.request).unwrap());
+    let fresh = Admission::accepting(Request::read(&lane.request).unwrap(), 0).unwrap();
     let connecting = lane.hello(Role::Connecting);
     let heard = fresh.clone().handle(Event::Hello(&connecting), &right);
     assert_eq!(heard, Err(JoinRefusal::Malformed));
@@ -321,8 +333,8 @@ fn the_words_are_fixed() {
     let lane = Lane::first();
     let request = Request::read(&lane.request).unwrap();
     assert_eq!(request.as_bytes(), lane.request);
-    assert_eq!(lane.request[..8], [0x66, 0x6b, 3, 0, 7, 0, 0, 0]);
-    assert_eq!(lane.request[16..24], [40, 0, 0, 0, 1, 2, 0, 4]);
+    assert_eq!(lane.request[..8], [0x66, 0x6b, 4, 0, 7, 0, 0, 0]);
+    assert_eq!(lane.request[16..24], [40, 0, 0, 0, 1, 2, 0x30, 0]);
     assert_eq!(lane.request[8..12], name_tag("left").to_le_bytes());
     assert_eq!(lane.request[12..16], name_tag("right").to_le_bytes());
     assert_eq!(lane.request[24..40], LEFT.0.to_le_bytes());
@@ -330,4 +342,53 @@ fn the_words_are_fixed() {
     assert_eq!(lane.reply[4..8], 140_u32.to_le_bytes());
     assert_eq!(lane.reply[8..24], RIGHT.0.to_le_bytes());
     assert_eq!(lane.reply[24..40], [2; 16]);
+    let last = LaneNames {
+        number: 15,
+        siblings: 16,
+        ..repaired(0x0102_0304)
+    };
+    assert_eq!(Lane::new(last, (1, 2)).request[22..24], [0xff, 4]);
+}
+
+#[test]
+fn a_lane_fits_its_byte_or_has_none() {
+    for number in 0..20 {
+        for siblings in 0..20 {
+            let fits = number < 16 && (1..=16).contains(&siblings);
+            let byte = Request::lane_byte(number, siblings);
+            assert_eq!(byte.is_some(), fits, "{number} {siblings}");
+            let Some(lane) = byte else { continue };
+            let mut request = *Request::read(&Lane::first().request).unwrap();
+            request.lane = lane;
+            assert_eq!((request.number(), request.siblings()), (number, siblings));
+        }
+    }
+}
+
+#[test]
+fn r12_a_lane_is_made_anew_only_as_often_as_both_have_counted() {
+    for repair in [0, 1, 255, 256, 70_000, u32::MAX] {
+        let lane = Lane::new(repaired(repair), (1, 2)).proven();
+        for role in BOTH {
+            assert_eq!(lane.hear(role, &lane.hello(role)), Ok(()), "{role:?}");
+            // Said in full, and not only as far as the request has it.
+            for other in [1, 256, 1 << 31] {
+                let mut hello = hello(role, &lane.names);
+                hello.repair = repair.wrapping_add(other);
+                let heard = lane.hear(role, &lane.signed(role, hello));
+                assert_eq!(heard, Err(JoinRefusal::Hello), "{role:?} {repair} {other}");
+            }
+        }
+        let asked = *Request::read(&lane.request).unwrap();
+        for off in 1..=u8::MAX {
+            let expected = repair.wrapping_add(off.into());
+            let refused = Admission::accepting(&asked, expected).unwrap_err();
+            let (ours, theirs) = (expected as u8, repair as u8);
+            assert_eq!(refused, JoinRefusal::Repair { ours, theirs });
+            // And so it is told.
+            let told = lane.connecting.refused(Refused::new(&refused).as_bytes());
+            let (ours, theirs) = (theirs, ours);
+            assert_eq!(told, JoinRefusal::Repair { ours, theirs });
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use keyfence_mempool::ArenaConfig;
-use keyfence_pmd::{Caps, ControlEvent, Lkey, QpConfig, RequestId, Window, WindowId};
+use keyfence_pmd::{Caps, ControlEvent, Lkey, QpConfig, QpId, RequestId, Window, WindowId};
 
 use super::*;
 
@@ -94,16 +94,7 @@ impl Control for Lifo {
 }
 
 fn domain() -> Domain {
-    Domain {
-        session: SessionId(1),
-        pd: PdId(1),
-        arena: None,
-        qps: 0,
-        keys: BTreeMap::new(),
-        values: BTreeSet::new(),
-        spare: Vec::new(),
-        ending: false,
-    }
+    Domain::new(SessionId(1), PdId(1), None)
 }
 
 fn arena() -> Arc<Arena> {
@@ -112,7 +103,7 @@ fn arena() -> Arc<Arena> {
 
 const fn key(slot: u32) -> Holder {
     let generation = 1;
-    (LcoreId(0), GrantId { slot, generation })
+    (LcoreId(0), KeyId { slot, generation })
 }
 
 const REQUEST: KeyRequest = KeyRequest {
@@ -183,4 +174,19 @@ fn r8_a_region_under_a_known_value_that_can_not_be_ended_at_once_is_the_keys_own
     device.hangs = false;
     end(&mut domain, &device, key(1));
     assert!(domain.is_over() && domain.end(&device));
+}
+
+#[test]
+fn r8_a_domain_that_a_key_was_made_in_is_never_another_sessions() {
+    let (arena, device) = (arena(), Lifo::default());
+    let mut untouched = Domain::new(SessionId(1), PdId(1), None);
+    untouched.home(&device, &arena).unwrap();
+    assert!(untouched.is_over() && untouched.vacant().is_some());
+    let mut domain = Domain::new(SessionId(1), PdId(1), None);
+    assert!(domain.vacant().is_none(), "it is not complete");
+    domain.home(&device, &arena).unwrap();
+    domain.register(&device, &arena, key(0), &REQUEST).unwrap();
+    end(&mut domain, &device, key(0));
+    domain.forget(&device, key(0));
+    assert!(domain.is_over() && domain.vacant().is_none());
 }

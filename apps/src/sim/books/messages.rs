@@ -1,0 +1,105 @@
+//! Messages: each once, in order, and in one session none left out that is said to have arrived. What a session's end cuts off may have arrived at an adapter and at nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keyfence::Status;
+use keyfence::ids::SessionId;
+
+use super::{Books, Who};
+use crate::sim::held_back::{MESSAGES_ACROSS_BREAKS, is_held_back};
+
+/// All messages, by sender and receiver.
+#[derive(Default)]
+pub struct Messages {
+    pairs: BTreeMap<(Who, Who), Pair>,
+}
+
+#[derive(Default)]
+struct Pair {
+    sent: u64,
+    /// The first number of each session that any was sent in.
+    sessions: BTreeMap<SessionId, u64>,
+    /// The number that came last.
+    last: u64,
+    /// Numbers below it that did not come, and were sent in the same session.
+    skipped: BTreeSet<u64>,
+    /// Numbers above it that are said to have arrived.
+    arrived: BTreeSet<u64>,
+}
+
+impl Pair {
+    /// The first number of the session that a number was sent in.
+    fn session_of(&self, number: u64) -> u64 {
+        let firsts = self.sessions.values().filter(|first| **first <= number);
+        firsts.max().copied().unwrap_or(0)
+    }
+}
+
+impl Books {
+    /// The number of the next message from one to the other, in the sender's session. One that is refused gives it back.
+    pub fn next_number(&mut self, from: Who, to: Who, session: SessionId) -> u64 {
+        let pair = self.messages.pairs.entry((from, to)).or_default();
+        pair.sent += 1;
+        pair.sessions.entry(session).or_insert(pair.sent);
+        pair.sent
+    }
+
+    pub fn unsend(&mut self, from: Who, to: Who) {
+        let pair = self.messages.pairs.entry((from, to)).or_default();
+        pair.sent -= 1;
+    }
+
+    pub fn received(&mut self, from: Who, to: Who, number: u64) {
+        self.tally.messages += 1;
+        let pair = self.messages.pairs.entry((from, to)).or_default();
+        let (last, sent) = (pair.last, pair.sent);
+        if number <= last || number > sent {
+            return self.fail(
+                "messages",
+                format!("{from:?} to {to:?}: {number} comes behind {last} of {sent}"),
+            );
+        }
+        let first = if is_held_back(MESSAGES_ACROSS_BREAKS) {
+            pair.session_of(number)
+        } else {
+            0
+        };
+        let missing = (last + 1).max(first)..number;
+        let lost = missing.clone().find(|number| pair.arrived.contains(number));
+        pair.skipped.extend(missing);
+        pair.last = number;
+        pair.arrived = pair.arrived.split_off(&(number + 1));
+        if let Some(lost) = lost {
+            self.fail(
+                "messages",
+                format!("{from:?} to {to:?}: {lost} arrived, and is skipped by {number}"),
+            );
+        }
+    }
+
+    pub(super) fn message_ended(&mut self, from: Who, to: Who, number: u64, status: Status) {
+        let pair = self.messages.pairs.entry((from, to)).or_default();
+        let (passed, skipped) = (number <= pair.last, pair.skipped.remove(&number));
+        let wrong = match status {
+            Status::Ok if skipped => "was skipped",
+            Status::Ok => {
+                if !passed {
+                    pair.arrived.insert(number);
+                }
+                return;
+            }
+            _ if status.surely_not_executed()
+                && passed
+                && !skipped
+                && pair.session_of(number) == pair.session_of(pair.last) =>
+            {
+                "came"
+            }
+            _ => return,
+        };
+        self.fail(
+            "messages",
+            format!("{from:?} to {to:?}: {number} ended as {status:?}, and {wrong}"),
+        );
+    }
+}
