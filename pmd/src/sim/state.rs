@@ -1,6 +1,7 @@
 //! Everything that a world has, behind its one lock: the clock, what is to happen, and what there is.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::adapter::Adapter;
 use super::breach::Breach;
@@ -27,12 +28,48 @@ pub(super) struct State {
     pub(super) adapters: Vec<Adapter>,
     pub(super) listeners: BTreeMap<String, u32>,
     pub(super) qps: BTreeMap<QpRef, Qp>,
-    agenda: BTreeMap<(u64, u64), Happening>,
+    /// The earliest first.
+    agenda: BinaryHeap<Reverse<Due>>,
     next_turn: u64,
 }
 
 /// The last moment that the clock shows: a time drawn from it still fits in 64 bits.
 const END_NS: u64 = 1 << 62;
+
+/// Something that is to happen, and when. What is due at the same time happens in the order in which it was entered.
+#[derive(Debug)]
+struct Due {
+    at_ns: u64,
+    /// No other has it.
+    turn: u64,
+    happening: Happening,
+}
+
+impl Due {
+    fn order(&self) -> (u64, u64) {
+        (self.at_ns, self.turn)
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Due {}
 
 /// Something that is to happen.
 #[derive(Debug)]
@@ -72,7 +109,7 @@ impl State {
             adapters: Vec::new(),
             listeners: BTreeMap::new(),
             qps: BTreeMap::new(),
-            agenda: BTreeMap::new(),
+            agenda: BinaryHeap::new(),
             next_turn: 0,
             config,
         }
@@ -81,26 +118,33 @@ impl State {
     /// Lets everything happen that is due at `now_ns`. An earlier time than the present changes nothing.
     pub(super) fn advance_to(&mut self, now_ns: u64) {
         let now_ns = now_ns.min(END_NS);
-        while let Some(entry) = self.agenda.first_entry() {
-            let at_ns = entry.key().0;
-            if at_ns > now_ns {
-                break;
-            }
-            let happening = entry.remove();
-            self.now_ns = self.now_ns.max(at_ns);
-            self.execute(happening);
+        while let Some(due) = self.pop_due(now_ns) {
+            self.now_ns = self.now_ns.max(due.at_ns);
+            self.execute(due.happening);
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
 
     /// When the next thing happens.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.agenda.keys().next().map(|(at_ns, _)| *at_ns)
+        self.agenda.peek().map(|Reverse(due)| due.at_ns)
+    }
+
+    fn pop_due(&mut self, now_ns: u64) -> Option<Due> {
+        let is_due = self.next_ns()? <= now_ns;
+        is_due
+            .then(|| self.agenda.pop())
+            .flatten()
+            .map(|Reverse(due)| due)
     }
 
     pub(super) fn schedule(&mut self, at_ns: u64, happening: Happening) {
         self.next_turn += 1;
-        self.agenda.insert((at_ns, self.next_turn), happening);
+        self.agenda.push(Reverse(Due {
+            at_ns,
+            turn: self.next_turn,
+            happening,
+        }));
     }
 
     /// A number that orders things of the same time by when they were made.

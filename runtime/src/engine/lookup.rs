@@ -1,5 +1,7 @@
 //! Look-ups of a peer's contexts by name. Every lcore of the peer is asked; the first that knows the name wins.
 
+use std::collections::VecDeque;
+
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{LaneId, LcoreId, PeerId, RemoteContext};
@@ -71,6 +73,8 @@ pub(super) struct Lookups {
     pending: Box<[Option<Pending>]>,
     /// The wire's request number is the slot and how often it was used.
     rounds: Box<[u16]>,
+    /// The slots without a question, the one that has been so for longest first: the later a number comes again, the better.
+    free: VecDeque<u16>,
 }
 
 impl Lookups {
@@ -79,6 +83,7 @@ impl Lookups {
         Self {
             pending: vec![None; capacity as usize].into_boxed_slice(),
             rounds: vec![0; capacity as usize].into_boxed_slice(),
+            free: (0..capacity).collect(),
         }
     }
 
@@ -90,9 +95,9 @@ impl Lookups {
 
     /// Drops the questions of a context.
     pub fn forget(&mut self, context: u16) {
-        for pending in &mut self.pending {
-            if pending.is_some_and(|open| open.context == context) {
-                *pending = None;
+        for slot in 0..self.pending.len() {
+            if self.pending[slot].is_some_and(|open| open.context == context) {
+                self.close(slot);
             }
         }
     }
@@ -103,8 +108,7 @@ impl Lookups {
             .pending
             .iter()
             .position(|open| open.is_some_and(|open| open.peer == peer))?;
-        self.pending[at]
-            .take()
+        self.close(at)
             .map(|open| (open.context, open.generation, open.token))
     }
 
@@ -115,7 +119,7 @@ impl Lookups {
     }
 
     fn open(&mut self, pending: Pending) -> Option<u32> {
-        let slot = self.pending.iter().position(Option::is_none)?;
+        let slot = usize::from(self.free.pop_front()?);
         self.pending[slot] = Some(pending);
         self.rounds[slot] = self.rounds[slot].wrapping_add(1);
         Some(u32::from(self.rounds[slot]) << 16 | slot as u32)
@@ -147,9 +151,16 @@ impl Lookups {
         }
         pending.waiting &= !(1 << lcore.0);
         if found || pending.waiting == 0 {
-            return self.pending[slot].take();
+            return self.close(slot);
         }
         None
+    }
+
+    /// Takes the question of a slot, which is free then.
+    fn close(&mut self, slot: usize) -> Option<Pending> {
+        let pending = self.pending[slot].take()?;
+        self.free.push_back(slot as u16);
+        Some(pending)
     }
 }
 

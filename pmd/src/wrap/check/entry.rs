@@ -152,6 +152,11 @@ impl Entry {
         self.meta.load(Ordering::Acquire) & (OCCUPIED | ENDED) == OCCUPIED
     }
 
+    /// Whether it is one now, or is about to be another request altogether.
+    pub fn is_bind(&self) -> bool {
+        OpenOp::from_code(self.meta.load(Ordering::Relaxed)) == OpenOp::Bind
+    }
+
     pub fn is_signaled(&self) -> bool {
         self.meta.load(Ordering::Relaxed) & SIGNALED != 0
     }

@@ -187,20 +187,20 @@ impl Ledger {
 
     /// Queues before the table: a bind is entered there before it leaves its queue, so none is missed.
     fn each_key(&self, visit: &mut dyn FnMut(LiveKey)) {
-        self.each_open(&mut |qp, open| {
-            if let Some(bind) = open.bind() {
+        let control = self.control();
+        for book in &control.qps {
+            for bind in book.open_binds() {
                 visit(LiveKey {
                     rkey: bind.rkey,
-                    qp: Some(qp),
+                    qp: Some(book.qp),
                     address: bind.address,
                     len: bind.len,
                     rights: bind.rights,
                     confirmed: false,
                 });
             }
-        });
+        }
         self.keys.live().map(LiveKey::from).for_each(&mut *visit);
-        let control = self.control();
         let regions = control.regions.values();
         regions.filter_map(|region| region.key).for_each(visit);
     }

@@ -2,7 +2,7 @@
 
 use keyfence_mempool::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::entry::{Entry, OpenOp, Snapshot};
+use super::entry::{BindRecord, Entry, OpenOp, Snapshot};
 use crate::device::QpConfig;
 use crate::ids::{PdId, QpId, Rkey, WindowId, WorkId};
 use crate::work::{ReceiveRequest, WorkRequest};
@@ -95,11 +95,18 @@ impl Queue {
     }
 
     fn snapshots(&self) -> impl Iterator<Item = (&Entry, Snapshot)> + '_ {
-        let entries = self.numbers().map(|number| self.entry(number));
-        entries
-            .map(|entry| (entry, entry.snapshot()))
-            .filter(|(_, seen)| seen.is_open())
+        open_of(self.numbers().map(|number| self.entry(number)))
     }
+}
+
+/// Those that are open. Most are not, and one look tells.
+fn open_of<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+) -> impl Iterator<Item = (&'a Entry, Snapshot)> {
+    entries
+        .filter(|entry| entry.is_open())
+        .map(|entry| (entry, entry.snapshot()))
+        .filter(|(_, seen)| seen.is_open())
 }
 
 /// One queue pair's books. The ledger and the path of its lcore share them.
@@ -148,11 +155,19 @@ impl QpBook {
     /// Everything open, in an order that misses nothing while the path moves entries: queues first.
     pub fn open(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let queued = self.send.snapshots().chain(self.receive.snapshots());
-        let kept = self.unproven.iter().map(|entry| (entry, entry.snapshot()));
         queued
-            .chain(kept.filter(|(_, seen)| seen.is_open()))
+            .chain(open_of(self.unproven.iter()))
             .filter(|_| !self.destroyed.load(Ordering::Acquire))
             .map(|(_, seen)| seen)
+    }
+
+    /// The binds among them.
+    pub fn open_binds(&self) -> impl Iterator<Item = BindRecord> + '_ {
+        let queued = self.send.numbers().map(|number| self.send.entry(number));
+        let binds = queued.chain(&self.unproven).filter(|entry| entry.is_bind());
+        open_of(binds)
+            .filter(|_| !self.destroyed.load(Ordering::Acquire))
+            .filter_map(|(_, seen)| seen.bind())
     }
 
     /// Ends the keys of every open bind of a window. Called by the control side.
@@ -162,9 +177,8 @@ impl QpBook {
                 entry.end_key(&seen);
             }
         }
-        for entry in &self.unproven {
-            let seen = entry.snapshot();
-            if seen.is_open() && seen.bind().is_some_and(|bind| bind.window == window) {
+        for (entry, seen) in open_of(self.unproven.iter()) {
+            if seen.bind().is_some_and(|bind| bind.window == window) {
                 entry.end_key(&seen);
             }
         }
