@@ -40,6 +40,7 @@ impl<D: Device> ControlSide<D> {
         let made = self.make_lane(peer, ends(&request), request.number(), 0, asked);
         made.map(drop).map_err(|error| {
             if self.peers.forget_joining(peer) {
+                self.session_left(peer);
                 self.refuse(peer, error.into());
             } else {
                 self.end_session(peer, error.into());

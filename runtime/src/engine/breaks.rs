@@ -1,15 +1,17 @@
 //! Lanes that come up, lanes that break, and sessions that end. A lane that broke is drained, its windows are deallocated and its queue pair destroyed; what that proves ends
 //! the epochs. Then its link goes to another lane (`repair.rs`); or the session is over, the same happens to each of its lanes, and then comes `PeerDown`.
 
-use keyfence_pmd::QpId;
+use keyfence_pmd::{QpId, SgeList};
 
 use crate::engine::command::{PeerSizes, ToControl};
 use crate::engine::complete::receive_slot;
+use crate::engine::retire::empty_write;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{LaneId, PeerId, SessionId};
 use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
+use crate::lane::inflight::Flight;
 use crate::lane::queue::Request;
 use crate::lane::{Lane, LanePhase};
 use crate::op::Status;
@@ -79,6 +81,7 @@ impl Core {
         }
         entry.phase = LanePhase::Up;
         entry.has_been_up = true;
+        entry.has_resumed = true;
         self.learn_from_sisters(lane);
         while let Some(frame) = self.lane_mut(lane).greeting.held.pop_front() {
             self.take_frame(lane, frame);
@@ -103,6 +106,8 @@ impl Core {
         let was_admitted = entry.phase == LanePhase::Admitted;
         entry.phase = LanePhase::Draining { until_ns };
         self.lanes_draining += 1;
+        // The next one has a list of its own.
+        self.lists_due &= !(1 << lane.0);
         entry.link.control.clear();
         entry.closing.clear();
         // What the device has not taken is never posted; it counts as flushed.
@@ -252,9 +257,11 @@ impl Core {
         for buf in &mut entry.receives {
             *buf = None;
         }
+        let may_execute = entry.has_resumed;
         if carrier.is_some() {
             self.repair_destroyed(lane);
-        } else {
+        }
+        if carrier.is_none() || !may_execute {
             // The session has ended for good, or nothing was ever sent here: no operation that was flushed here waits for its target any more (R2).
             self.target_lost(lane);
         }
@@ -351,6 +358,10 @@ impl Core {
             entry.silent_ns = entry.silent_ns.saturating_add(interval_ns);
             let silent_ns = entry.silent_ns;
             if entry.is_up() {
+                // The last one waits for a credit of a peer whose end may be gone; and nothing that is posted would tell.
+                if entry.link.control.waits_to_keep_alive() && entry.inflight.len() == 0 {
+                    self.stage(lane, Flight::Frame, empty_write(), SgeList::EMPTY);
+                }
                 self.ask(lane, Request::KeepAlive);
             }
             if silent_ns > self.timeouts.reconnect_timeout_ns.max(2 * interval_ns) {

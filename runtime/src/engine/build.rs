@@ -26,7 +26,7 @@ use crate::grant::import::Imports;
 use crate::grant::keys::Keys;
 use crate::grant::table::Grants;
 use crate::ids::{Incarnation, LcoreId};
-use crate::limits::{LANE_SLOTS_A_LANE, Limit, Limits};
+use crate::limits::{Limit, Limits, lane_slots_a_lane};
 use crate::reclaim::{Actions, Capacity, LaneSet, Machine, PairSet};
 use crate::session::Secret;
 use crate::trace::Trace;
@@ -362,7 +362,7 @@ impl EngineBuilder {
 
     /// Places for lanes in an lcore's table, more than it has lanes: some may be kept by keys in quarantine.
     pub(super) fn slots_of_lcore(&self) -> u16 {
-        let slots = u64::from(self.lanes_of_lcore()) * LANE_SLOTS_A_LANE;
+        let slots = u64::from(self.lanes_of_lcore()) * lane_slots_a_lane(&self.limits);
         slots.min(LaneSet::MAX_LANES as u64) as u16
     }
 
@@ -414,7 +414,7 @@ impl EngineBuilder {
     ) -> Core {
         let contexts = limits.contexts as u16;
         let capacity = capacity(limits, lanes);
-        let queue = usize::from(contexts);
+        let (queue, zeroes) = (usize::from(contexts), self.memory.zero_on_release);
         // A key is asked for, ended (once more if that was late), and reported dead.
         let reports_waiting = (4 * capacity.keys + 3 * limits.contexts) as usize + 64;
         Core {
@@ -428,10 +428,7 @@ impl EngineBuilder {
             longest_frame_bytes: self.limits.lane_bytes_in_flight,
             caps: LcoreCaps::default(),
             lane_drain_ns: limits.lane_drain_ns(),
-            zeroing: self
-                .memory
-                .zero_on_release
-                .then(|| Zeroing::new(self.memory.buffers() as usize)),
+            zeroing: zeroes.then(|| Zeroing::new(self.memory.buffers() as usize)),
             memory,
             contexts: self.contexts(lcore, lanes, limits),
             ops: Ops::new(limits.ops_in_flight),
@@ -440,6 +437,7 @@ impl EngineBuilder {
             imports: Imports::new(limits.imports, contexts),
             lanes: (0..lanes).map(|_| None).collect(),
             lanes_taken: 0,
+            lists_due: 0,
             lanes_draining: 0,
             first_lane: 0,
             peers: self.peer_views(limits),

@@ -283,7 +283,7 @@ impl Context<'_> {
         core.hold(pool, buf.id());
         let id = core.grants.insert(grant).expect("admitted above");
         // On a lane that is being repaired its key comes with the new queue pair.
-        if core.lane(lane).is_up() {
+        if core.takes_keys(lane) {
             core.begin_key(id);
         }
         core.stats.grants_made += 1;
@@ -396,7 +396,7 @@ impl Core {
             Limit::Grants.admit(grants, grants, 1)?;
         }
         let entry = self.lane(lane);
-        if !entry.is_up() {
+        if !self.takes_keys(lane) {
             self.admit_keyless_grant(lane)?;
         } else if !self.caps.regions && entry.free_windows.is_empty() {
             let windows = entry.windows.len() as u64;

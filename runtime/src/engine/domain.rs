@@ -59,6 +59,8 @@ pub(super) struct Domain {
     spare: Vec<(RegionId, Rkey)>,
     /// Whether a key was ever made in it, or may have been.
     was_keyed: bool,
+    /// Whether queue pairs may still be made in it: its session stands, or is made.
+    pub stands: bool,
     /// Whether its end is under way.
     pub ending: bool,
 }
@@ -75,6 +77,7 @@ impl Domain {
             values: BTreeSet::new(),
             spare: Vec::new(),
             was_keyed: false,
+            stands: true,
             ending: false,
         }
     }
@@ -96,10 +99,10 @@ impl Domain {
         })
     }
 
-    /// Whether nothing of its session can be valid in it any more: no queue pair is left to come in by, and no key's region that has a name.
+    /// Whether nothing of its session can be valid in it any more: the session is over, no queue pair is left to come in by, and no key's region that has a name.
     pub fn is_over(&self) -> bool {
         let stands = |key: &Key| matches!(key.standing, Standing::Region(_));
-        !self.ending && self.qps == 0 && !self.keys.values().any(stands)
+        !self.ending && !self.stands && self.qps == 0 && !self.keys.values().any(stands)
     }
 
     /// What another session may have of one that is over: no value of it was ever known to anybody (R8).

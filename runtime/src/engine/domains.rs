@@ -177,6 +177,15 @@ impl<D: Device> ControlSide<D> {
         }
     }
 
+    /// The peer's session is over, or did not come about.
+    pub fn session_left(&mut self, peer: PeerId) {
+        let session = self.peers.get(peer).session;
+        if let Some(domain) = self.domains.of(session) {
+            domain.stands = false;
+            self.end_domain_if_over(session);
+        }
+    }
+
     /// A queue pair of the session is destroyed.
     pub fn qp_gone(&mut self, session: SessionId) {
         if let Some(domain) = self.domains.of(session) {

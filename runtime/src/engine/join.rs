@@ -81,6 +81,7 @@ impl<D: Device> ControlSide<D> {
             self.refuse(peer, error.into());
             let retry_ns = self.peers.get(peer).rest_until_ns;
             self.peers.get_mut(peer).phase = PeerPhase::Apart { retry_ns };
+            self.session_left(peer);
         }
     }
 
@@ -142,6 +143,7 @@ impl<D: Device> ControlSide<D> {
         for record in self.peers.end_session(peer) {
             self.error_lane(record.lcore, record.lane, record.qp);
         }
+        self.session_left(peer);
     }
 
     /// Gives the session a number that no earlier one of this engine had, whatever number both sides know it by.
@@ -177,7 +179,6 @@ impl<D: Device> ControlSide<D> {
             Ok(made) => made,
             Err(error) => {
                 self.peers.give_slot(lcore, lane);
-                self.end_domain_if_over(session);
                 return Err(error);
             }
         };

@@ -8,7 +8,6 @@ use crate::event::Event;
 use crate::grant::keys::Key;
 use crate::grant::table::Fate;
 use crate::ids::{GrantId, LaneId};
-use crate::lane::Lane;
 use crate::lane::queue::Request;
 use crate::reclaim::{self, ContextIx, KeyEnd, KeyIx, KeyState, Scope, Transition};
 
@@ -27,6 +26,8 @@ impl Core {
             window,
             rkey,
             reminded: false,
+            listed: false,
+            charged: false,
         };
         let name = self.keys.insert(key).expect("as many keys as grants");
         let key = name.ix();
@@ -131,25 +132,35 @@ impl Core {
     fn count_for_peer(&mut self, change: &Transition, grant: u32) {
         let lane = self.keys.at(change.key).lane;
         let peer = self.grants.at(grant).holder.peer;
+        // One that a break has ended, and not its owner, waits for no word that the peer is late with.
+        let charged = change.to == KeyState::Parked && self.grants.at(grant).retired;
+        let was_charged = core::mem::replace(&mut self.keys.at_mut(change.key).charged, charged);
         let quota = &mut self.peers[peer.0 as usize].quota;
         let open = |state: KeyState| !state.is_proven() && state != KeyState::Unproven;
         quota.open_keys += u64::from(open(change.to));
         quota.open_keys -= u64::from(open(change.from));
-        if change.from == KeyState::Parked {
-            quota.parked_keys -= 1;
+        quota.parked_keys += u64::from(charged);
+        quota.parked_keys -= u64::from(was_charged);
+        if charged && quota.parked_keys > quota.parked_keys_limit {
+            self.end_parking_on(lane);
         }
-        if change.to == KeyState::Parked {
-            quota.parked_keys += 1;
-            let past = quota.parked_keys > quota.parked_keys_limit;
-            if past
-                && self.lanes[lane.0 as usize]
-                    .as_deref()
-                    .is_some_and(Lane::is_sound)
-            {
-                self.stats.peers_past_parked += 1;
-                self.break_lane(lane);
-            }
+    }
+
+    /// The end of what they were valid on alone makes values worthless: of the queue pair, or of the session's domain.
+    fn end_parking_on(&mut self, lane: LaneId) {
+        let entry = self.lane(lane);
+        let lane = match self.caps.regions {
+            true => self.carrier(entry.name(), entry.session),
+            false => Some(lane),
+        };
+        let Some(lane) = lane.filter(|lane| self.lane(*lane).is_sound()) else {
+            return;
+        };
+        self.stats.peers_past_parked += 1;
+        if self.caps.regions {
+            self.outbox.push(ToControl::Unrepairable(lane));
         }
+        self.break_lane(lane);
     }
 
     /// The key is dead: R4 allows its window and slot to be used again, and its grant's slot if it was the last one.
@@ -168,6 +179,9 @@ impl Core {
         } = self.keys.remove(key);
         self.grants.at_mut(grant).key_dead(key);
         self.free_grant_if_dead(grant);
+        if self.lists_due != 0 {
+            self.say_lists_due();
+        }
         let Some(place) = window else {
             self.outbox.push(ToControl::KeyDead(name));
             return;

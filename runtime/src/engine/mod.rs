@@ -38,6 +38,7 @@ mod rebuild;
 mod receive;
 mod receives;
 mod regions;
+mod relist;
 mod remind;
 mod repair;
 mod retire;

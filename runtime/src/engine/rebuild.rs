@@ -71,7 +71,7 @@ impl<D: Device> ControlSide<D> {
     fn may_rebuild(&mut self, record: &LaneRecord) -> bool {
         let most = self.identity.limits.rebuilds;
         let stands = self.peers.get(record.peer).phase == PeerPhase::Up;
-        if most == 0 || self.identity.home.is_none() || !stands || self.parting {
+        if most == 0 || !stands || self.parting {
             return false;
         }
         let (now_ns, window_ns) = (self.now_ns, self.patience.join_ns);
@@ -168,8 +168,12 @@ impl<D: Device> ControlSide<D> {
 
     /// What the peer says does not fit: the session can't go on.
     pub fn unrepairable(&mut self, lcore: LcoreId, lane: LaneId) {
-        if let Some(peer) = self.peers.lane_mut(lcore, lane).map(|record| record.peer) {
-            self.end_session(peer, JoinRefusal::LaneBroke);
+        let Some(record) = self.peers.lane_mut(lcore, lane).cloned() else {
+            return;
+        };
+        let peer = self.peers.get(record.peer);
+        if (peer.phase, peer.session) == (PeerPhase::Up, record.session) {
+            self.end_session(record.peer, JoinRefusal::LaneBroke);
         }
     }
 
@@ -266,7 +270,7 @@ impl<D: Device> ControlSide<D> {
                     .unwrap_or(JoinRefusal::Malformed),
             });
         }
-        if self.identity.limits.rebuilds == 0 || self.identity.home.is_none() {
+        if self.identity.limits.rebuilds == 0 {
             // It ends here when it breaks, and is over for the peer then.
             return Err(JoinRefusal::Ended);
         }

@@ -52,14 +52,17 @@ impl Core {
             self.stats.reclaim_notes += 1;
             return;
         };
-        let (slot, lane) = (entry.grant, entry.lane);
+        let (slot, lane, listed) = (entry.grant, entry.lane, entry.listed);
         let (grant, key) = (self.grants.id(slot), key.ix());
         match made {
             Ok(rkey) => {
                 self.keys.at_mut(key).rkey = rkey;
                 let wanted = !self.grants.at(slot).retired;
                 self.drive(reclaim::Event::BindDone { key });
-                if wanted && self.lane(lane).is_up() {
+                if !self.lane(lane).is_up() {
+                    // It is told to nobody, so its holder has forgotten it.
+                    self.drive(reclaim::Event::ImportDropped { key });
+                } else if wanted {
                     self.ask(lane, Request::Grant(grant));
                 }
             }
@@ -70,6 +73,9 @@ impl Core {
                 self.tell(context, Event::KeyRefused { grant, why });
                 self.drive(reclaim::Event::BindFailed { key });
             }
+        }
+        if listed {
+            self.listed_key_made(lane);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::wire::{self, Header, WireContext};
 impl Core {
     /// Whether lanes are repaired at all.
     pub(super) fn repairs(&self) -> bool {
-        self.limits.rebuilds > 0 && !self.caps.regions
+        self.limits.rebuilds > 0
     }
 
     /// Whether the lane carries its link, in a session that stands.
@@ -94,7 +94,11 @@ impl Core {
         };
         match order {
             Order::TakeOver { repair } => self.take_over(lane, repair),
-            Order::Confirm => self.confirm_targets(lane),
+            Order::Confirm => {
+                self.confirm_targets(lane);
+                self.values_forgotten(lane);
+                self.say_lists_due();
+            }
             Order::Judge { received } => {
                 self.judge_cut(lane, received);
                 self.tell_repair(lane, Event::Judged);
@@ -184,37 +188,13 @@ impl Core {
     /// Asks for the frames that name what is live here: grants with new keys, and the contexts that have ended.
     fn say_what_is_live(&mut self, old: LaneId, new: LaneId) {
         self.lane_mut(new).link.control.ask(Request::Begin);
-        if !self.bind_anew(old, new) {
-            // Said of a part, the rest would be dead at the other end; and nothing may be posted here before the session is over.
-            self.lane_mut(new).link.control.clear();
-            self.break_lane(new);
-            self.outbox.push(ToControl::Unrepairable(new));
-            return;
-        }
-        self.ask(new, Request::Ended { from: 0 });
-        self.ask(new, Request::End);
+        self.list_when_keyed(old, new);
         for context in 0..self.contexts.capacity() {
             let window = &self.lane(new).link.contexts[context as usize].window;
             if window.received != 0 {
                 self.answer(new, Answer::Credit { context });
             }
         }
-    }
-
-    /// Gives each live grant of the old lane, and each that was made since it broke, a key on the new one. False if there is no room for them all.
-    fn bind_anew(&mut self, old: LaneId, new: LaneId) -> bool {
-        for slot in 0..self.grants.touched() {
-            let live = |grant: &&Grant| grant.lane == old && !grant.retired;
-            if self.grants.in_slot(slot).filter(live).is_none() {
-                continue;
-            }
-            if self.lane(new).free_windows.is_empty() || self.keys.is_full() {
-                return false;
-            }
-            self.grants.at_mut(slot).lane = new;
-            self.begin_key(self.grants.id(slot));
-        }
-        true
     }
 
     /// Whether a grant may be made on a lane that has no queue pair now: the next one has a window for each.
@@ -400,6 +380,7 @@ impl Core {
     /// Operations are posted again.
     fn repaired(&mut self, lane: LaneId) {
         self.stats.lanes_repaired += 1;
+        self.lane_mut(lane).has_resumed = true;
         for context in 0..self.contexts.capacity() {
             if self.lane(lane).link.contexts[context as usize]
                 .queue

@@ -12,6 +12,18 @@ use crate::lane::queue::{Closing, Request};
 use crate::plant::{self, Plant};
 use crate::reclaim::{self, Action, KeyIx, Note, Timer};
 
+/// A write of no bytes, which names no memory: it succeeds if the other end's queue pair is there.
+pub(super) fn empty_write() -> WorkOp {
+    let remote = Remote {
+        address: 0,
+        rkey: Rkey(0),
+    };
+    WorkOp::Write {
+        remote,
+        immediate: None,
+    }
+}
+
 impl Core {
     /// Hands the machine an event and does what it orders. What that leads to is handed in behind it, not inside it.
     pub(super) fn drive(&mut self, event: reclaim::Event) {
@@ -212,17 +224,10 @@ impl Core {
         }
     }
 
-    /// The signaled request behind the last own operation of an epoch: a write of no bytes, which names no memory.
+    /// The signaled request behind the last own operation of an epoch.
     fn post_closing(&mut self, lane: LaneId, epoch: Epoch) {
-        let remote = Remote {
-            address: 0,
-            rkey: Rkey(0),
-        };
-        let write = WorkOp::Write {
-            remote,
-            immediate: None,
-        };
-        self.stage(lane, Flight::Closing { epoch }, write, SgeList::EMPTY);
+        let closing = Flight::Closing { epoch };
+        self.stage(lane, closing, empty_write(), SgeList::EMPTY);
         self.reclaim_budget_wrs -= 1;
     }
 

@@ -160,6 +160,8 @@ pub struct Core {
     pub(super) lanes: Vec<Option<Box<Lane>>>,
     /// Which of these exist, a bit each.
     pub(super) lanes_taken: u128,
+    /// Those whose repair waits to say its list, likewise.
+    pub(super) lists_due: u128,
     /// How many of them are being drained.
     pub(super) lanes_draining: u16,
     /// The slot from which on lanes post in this step.

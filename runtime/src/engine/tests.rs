@@ -180,6 +180,8 @@ fn key_of(grant: GrantId) -> Key {
         window: Some(0),
         rkey: Rkey(1),
         reminded: false,
+        listed: false,
+        charged: false,
     }
 }
 

@@ -35,6 +35,10 @@ pub struct Key {
     pub rkey: Rkey,
     /// Whether a reminder names it, until that is answered.
     pub reminded: bool,
+    /// Whether the list of a repair waits for it.
+    pub listed: bool,
+    /// Whether it counts against its peer as parked.
+    pub charged: bool,
 }
 
 /// The keys of one lcore. A slot is a key of the reclaim machine.
@@ -74,6 +78,21 @@ impl Keys {
     pub fn get(&self, id: KeyId) -> Option<&Key> {
         let (generation, key) = self.slots.get(id.slot as usize)?;
         key.as_ref().filter(|_| *generation == id.generation)
+    }
+
+    /// Slots.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Slots without a key.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The key in a slot, if there is one.
+    pub fn in_slot(&self, key: KeyIx) -> Option<&Key> {
+        self.slots[key.0 as usize].1.as_ref()
     }
 
     /// A key that is not dead.
@@ -128,6 +147,8 @@ mod tests {
         window: None,
         rkey: Rkey(1),
         reminded: false,
+        listed: false,
+        charged: false,
     };
 
     #[test]

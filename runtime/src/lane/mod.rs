@@ -165,10 +165,14 @@ pub struct Lane {
     pub flushed_receives: u32,
     /// What the peer has named so far of its live grants, in a repair that is under way. Made by the control side.
     pub listed: Vec<Listed>,
+    /// Grants of our own list whose keys are not made yet.
+    pub keys_to_list: u32,
     /// Whether it was ever up.
     pub has_been_up: bool,
     /// Whether it has broken with a link, or taken one over: its destruction is part of a repair.
     pub has_carried: bool,
+    /// Whether operations could be posted on it: on one that broke before that there is none that its target might execute.
+    pub has_resumed: bool,
     /// Contexts of this lcore whose operations a break has cut off, while its target has not said that it executes none of them any more (R2).
     pub unconfirmed: Box<[bool]>,
     /// Whether the queue pair is in error.
@@ -226,8 +230,10 @@ impl Lane {
             greeting: Greeting::new(receive_depth),
             flushed_receives: 0,
             listed: Vec::new(),
+            keys_to_list: 0,
             has_been_up: false,
             has_carried: false,
+            has_resumed: false,
             unconfirmed: vec![false; contexts].into_boxed_slice(),
             in_error: false,
             destroyed: false,

@@ -186,6 +186,11 @@ impl ControlQueue {
         self.requests.push_back(request);
     }
 
+    /// Whether a sign of life waits to be posted.
+    pub fn waits_to_keep_alive(&self) -> bool {
+        self.keeps_alive
+    }
+
     /// Whether no more requests fit, unless some of them are struck.
     pub fn is_full(&self) -> bool {
         self.requests.len() == self.requests.capacity()

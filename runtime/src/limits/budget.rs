@@ -9,8 +9,12 @@ pub const BUDGET_ALIGN_BYTES: u64 = 4096;
 /// The most lcores of an engine.
 const MAX_LCORES: u64 = 64;
 
-/// Slots of an lcore's table of lanes for each lane that it has: one that a quarantined key keeps must not keep its peer away.
-pub const LANE_SLOTS_A_LANE: u64 = 2;
+/// Slots of an lcore's table of lanes for each lane that it has: one that a quarantined key keeps must not keep its peer away. Where lanes are repaired one more is kept by each
+/// queue pair that broke, until the other end has said that nothing of it can be executed there any more, or in key mode `region` that it has forgotten the values.
+#[must_use]
+pub const fn lane_slots_a_lane(limits: &Limits) -> u64 {
+    if limits.rebuilds > 0 { 4 } else { 2 }
+}
 
 const POOL_NAMES: [&str; MemoryConfig::MAX_POOLS] = [
     "buffer pool 1",
@@ -37,7 +41,7 @@ pub fn budget(limits: &Limits, memory: &MemoryConfig, lanes: u32) -> Vec<(&'stat
         buffer_bytes: memory.receive_buffer_bytes,
         count: receive_buffers(limits, lanes),
     };
-    let frames = LANE_SLOTS_A_LANE * u64::from(lanes) * u64::from(limits.send_depth);
+    let frames = lane_slots_a_lane(limits) * u64::from(lanes) * u64::from(limits.send_depth);
     let operations = u64::from(limits.ops_in_flight) + MAX_LCORES - 1;
     let pools = memory.pools.iter().zip(POOL_NAMES);
     let pools = pools.map(|(pool, name)| (name, pool.arena_bytes()));

@@ -5,7 +5,7 @@
 
 mod budget;
 
-pub use budget::{BUDGET_ALIGN_BYTES, LANE_SLOTS_A_LANE, budget, budget_bytes, receive_buffers};
+pub use budget::{BUDGET_ALIGN_BYTES, budget, budget_bytes, lane_slots_a_lane, receive_buffers};
 
 use core::fmt;
 

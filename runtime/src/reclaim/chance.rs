@@ -1,6 +1,6 @@
 //! Which pairs of event and state can happen: the table, one row an event, one place a state.
 
-use Chance::{Happens, Never, Rare, Untold};
+use Chance::{Happens, Mostly, Never, Rare, Untold};
 
 use super::key::Scope;
 use super::pairs::{Pair, PairSet};
@@ -12,6 +12,13 @@ pub enum Chance {
     Happens(
         /// Of which keys; `None`: of any.
         Option<Scope>,
+    ),
+    /// It happens with keys of this scope, and with others it is rare.
+    Mostly(
+        /// Of which keys a run must have met it.
+        Scope,
+        /// What it takes with others.
+        &'static str,
     ),
     /// An engine may meet it, but no run owes it: it takes a race that few runs have, or a peer that makes it up.
     Rare(
@@ -47,13 +54,17 @@ impl Pair {
     /// Whether an engine whose keys are of `scope` meets it, sooner or later.
     #[must_use]
     pub fn is_expected(self, scope: Scope) -> bool {
-        matches!(self.chance(), Chance::Happens(of) if of.is_none_or(|of| of == scope))
+        match self.chance() {
+            Happens(of) => of.is_none_or(|of| of == scope),
+            Mostly(of, _) => of == scope,
+            _ => false,
+        }
     }
 
     /// Whether such an engine may meet it at all.
     #[must_use]
     pub fn is_told(self, scope: Scope) -> bool {
-        self.is_expected(scope) || matches!(self.chance(), Chance::Rare(_))
+        self.is_expected(scope) || matches!(self.chance(), Rare(_) | Mostly(..))
     }
 }
 
@@ -204,9 +215,9 @@ table! {
     Retire "retire" KEY [
         ANY, ANY, ONCE, ONCE, ONCE, ONCE, Never("a dead key has no grant"),
     ],
-    // A region's grant is told to its holder when it is registered. A region is never invalidated.
+    // A region's grant is told to its holder when it is registered, first. A region is never invalidated.
     ImportDropped "import_dropped" KEY [
-        WINDOWS, ANY, ANY, WINDOWS, Rare("a key given up on a lane that is up, whose holder is late too"), ANY, NAME_GONE,
+        Mostly(Scope::Queue, "a holder that dies while the lane is repaired: the grant has a new region"), ANY, ANY, WINDOWS, Rare("a key given up on a lane that is up, whose holder is late too"), ANY, NAME_GONE,
     ],
     Invalidated "invalidated" KEY [
         NOT_POSTED, NOT_POSTED, NOT_POSTED, WINDOWS, TOO_LATE, BEHIND_THE_PROOF, BEHIND_THE_PROOF,

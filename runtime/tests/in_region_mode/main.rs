@@ -30,6 +30,8 @@ mod r1_destructor;
 mod r1_kills;
 #[path = "../r3_flushes.rs"]
 mod r3_flushes;
+#[path = "../r5_lane_repair/main.rs"]
+mod r5_lane_repair;
 #[path = "../r5_stalled.rs"]
 mod r5_stalled;
 #[path = "../r6_faults.rs"]

@@ -143,6 +143,11 @@ fn r8_a_value_is_kept_from_coming_back_until_its_key_is_dead() {
         domain.forget(&device, key(slot));
     }
     assert!(domain.keys.is_empty() && domain.values.is_empty());
+    assert!(
+        !domain.is_over(),
+        "a session whose last lane is being repaired stands"
+    );
+    domain.stands = false;
     assert!(domain.is_over() && domain.end(&device));
 }
 
@@ -165,6 +170,7 @@ fn r8_where_the_value_can_not_be_kept_the_key_is_refused_and_nothing_is_left() {
 #[test]
 fn r8_a_region_under_a_known_value_that_can_not_be_ended_at_once_is_the_keys_own_to_end() {
     let (mut domain, arena, mut device) = (domain(), arena(), Lifo::default());
+    domain.stands = false;
     domain.register(&device, &arena, key(0), &REQUEST).unwrap();
     end(&mut domain, &device, key(0));
     device.hangs = true;
@@ -181,6 +187,7 @@ fn r8_a_domain_that_a_key_was_made_in_is_never_another_sessions() {
     let (arena, device) = (arena(), Lifo::default());
     let mut untouched = Domain::new(SessionId(1), PdId(1), None);
     untouched.home(&device, &arena).unwrap();
+    untouched.stands = false;
     assert!(untouched.is_over() && untouched.vacant().is_some());
     let mut domain = Domain::new(SessionId(1), PdId(1), None);
     assert!(domain.vacant().is_none(), "it is not complete");
@@ -188,5 +195,6 @@ fn r8_a_domain_that_a_key_was_made_in_is_never_another_sessions() {
     domain.register(&device, &arena, key(0), &REQUEST).unwrap();
     end(&mut domain, &device, key(0));
     domain.forget(&device, key(0));
+    domain.stands = false;
     assert!(domain.is_over() && domain.vacant().is_none());
 }

@@ -155,6 +155,11 @@ impl Repair {
         self.number == repair && self.broken.is_some_and(begins)
     }
 
+    /// Whether the other end has begun the repair that is under way, or none is.
+    pub fn has_begun_there(&self) -> bool {
+        self.broken.is_none_or(|broken| broken.theirs.is_some())
+    }
+
     /// Whether the other end is naming what is live there.
     pub fn is_listing(&self) -> bool {
         self.broken
