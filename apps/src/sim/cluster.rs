@@ -10,6 +10,7 @@ use keyfence_mempool::sync::Arc;
 use super::actor::{Actor, NAMES, Shelf, Temper};
 use super::books::Shared;
 use super::harm::{Harm, Harms};
+use super::held_back::{NOTHING_NAMELESS, is_held_back};
 use super::liar::Liar;
 use super::plan::{MS, Plan, US};
 use super::tap::{Tap, Tape};
@@ -354,7 +355,7 @@ impl<'a> Cluster<'a> {
         }
         self.shelf.clear();
         // A registration that came back as late may have left a region that nobody can name: its memory is in quarantine until its session has ended.
-        let nameless = self.tape.reel().late_registrations > 0;
+        let nameless = is_held_back(NOTHING_NAMELESS) && self.tape.reel().late_registrations > 0;
         let quarantined_ns = self.now_ns + QUARANTINE_NS;
         for _ in 0..END_STEPS {
             self.step();

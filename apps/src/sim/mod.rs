@@ -47,6 +47,9 @@ pub struct SimArgs {
     /// This seed alone, with the end of its trace if it fails
     #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "first", "minutes"], value_parser = clap::value_parser!(u64).range(..=u64::MAX / 2))]
     seed: Option<u64>,
+    /// Lines of its trace that are shown of a seed that fails
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    trace: u32,
     /// Begin no further seed after so many minutes
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: Option<u64>,
@@ -104,6 +107,7 @@ fn job(args: &SimArgs) -> Job {
         breach,
         stops_at_failure,
         threads: threads.min(seeds as usize),
+        trace_lines: args.trace as usize,
     }
 }
 

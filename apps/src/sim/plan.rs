@@ -25,6 +25,8 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// Nothing that the plan does may break a queue pair, lose a session or outlast a timeout: then nobody may notice anything of a reclaim (R5).
     pub is_gentle: bool,
+    /// Queue pairs break, often, and nothing else goes wrong: then every lane must be repaired, and no session be lost.
+    pub only_breaks: bool,
     /// The last host is no engine.
     pub liar: Option<Temper>,
     /// The longest step of everything, while something happens.
@@ -66,7 +68,9 @@ impl Plan {
         let mut dice = Random::new(seed, 1);
         let is_gentle = dice.once_in(4);
         let liar = Temper::draw(seed).filter(|_| !is_gentle);
-        let is_calm = is_gentle || liar.is_some_and(|liar| liar.is_alone);
+        // Drawn apart, as the liar is.
+        let only_breaks = !is_gentle && liar.is_none() && Random::new(seed, 6).once_in(5);
+        let is_calm = is_gentle || only_breaks || liar.is_some_and(|liar| liar.is_alone);
         let hosts = match dice.once_in(4) {
             false if liar.is_none() => 2,
             _ => 3,
@@ -75,12 +79,18 @@ impl Plan {
         let regions = !device.windows || dice.once_in(5);
         let timeouts = timeouts(&mut dice);
         let lanes = [1, 1, 2][dice.below(3)];
+        let draw_limits = |dice: &mut Random| {
+            let drawn = limits(dice, lanes, &timeouts, is_calm);
+            let rebuilds = if only_breaks { 1024 } else { drawn.rebuilds };
+            Limits { rebuilds, ..drawn }
+        };
         let hosts = (0..hosts)
-            .map(|_| HostPlan::draw(&mut dice, hosts as u32, lanes, &timeouts, is_calm))
+            .map(|_| HostPlan::draw(&mut dice, hosts as u32, draw_limits))
             .collect();
-        let faults = match is_calm {
-            true => gentle_faults(&mut dice),
-            false => faults(&mut dice),
+        let faults = match (only_breaks, is_calm) {
+            (true, _) => breaks(&mut dice),
+            (_, true) => gentle_faults(&mut dice),
+            _ => faults(&mut dice),
         };
         Self {
             seed,
@@ -105,6 +115,7 @@ impl Plan {
             meddling: Meddling::draw(&mut dice, is_calm),
             timeouts,
             is_gentle,
+            only_breaks,
             liar,
             step_ns: [500, 1_000, 2_000, 5_000][dice.below(4)],
             // A liar's sessions are short, and joins take their time.
@@ -147,15 +158,9 @@ fn timeouts(dice: &mut Random) -> Timeouts {
 }
 
 impl HostPlan {
-    fn draw(
-        dice: &mut Random,
-        hosts: u32,
-        lanes: u32,
-        timeouts: &Timeouts,
-        is_gentle: bool,
-    ) -> Self {
+    fn draw(dice: &mut Random, hosts: u32, limits: impl Fn(&mut Random) -> Limits) -> Self {
         let lcores = 1 + u16::from(dice.once_in(4));
-        let limits = limits(dice, lanes, timeouts, is_gentle);
+        let limits = limits(dice);
         let memory = MemoryConfig {
             hugepages: Policy::Off,
             transparent: false,
@@ -264,6 +269,18 @@ fn gentle_faults(dice: &mut Random) -> SimFaults {
         bunched_completion: sometimes(dice, 100_000, 20 * US),
         slow_connection: sometimes(dice, 100_000, 100 * US),
         ..SimFaults::default()
+    }
+}
+
+/// Queue pairs that break at either end, or at both.
+fn breaks(dice: &mut Random) -> SimFaults {
+    let gentle = gentle_faults(dice);
+    let mut rate = || [0, 20, 100, 400][dice.below(4)];
+    SimFaults {
+        error_here_per_million: 10 + rate(),
+        error_there_per_million: rate(),
+        error_both_per_million: rate(),
+        ..gentle
     }
 }
 

@@ -6,6 +6,7 @@ use keyfence::plant::{self, Plant};
 
 use super::coverage::ASKED_FROM_SEEDS;
 use super::held_back::HELD_BACK;
+use super::plan::Plan;
 use super::seed;
 use super::sweep::Swept;
 use crate::exit::Exit;
@@ -13,9 +14,6 @@ use crate::report::{Body, FailedSeed, Finished, Problem, Report, SimBody, SimRep
 
 /// Failed seeds whose ends are shown.
 const SHOWN: usize = 3;
-
-/// Lines of a trace that are shown.
-const LINES: usize = 60;
 
 pub fn finish(swept: &Swept) -> Finished {
     // What was ended by a signal is not asked for what it had no time for.
@@ -63,8 +61,9 @@ fn failures(swept: &Swept) -> Vec<Problem> {
         }
         if at < SHOWN {
             let again = seed::run(outcome.seed, true, swept.breach);
+            let _ = writeln!(text, "its plan: {:?}", Plan::of(outcome.seed));
             let _ = writeln!(text, "its trace ends with:");
-            for line in again.lines.iter().rev().take(LINES).rev() {
+            for line in again.lines.iter().rev().take(swept.trace_lines).rev() {
                 let _ = writeln!(text, "  {line}");
             }
         }

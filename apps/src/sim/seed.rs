@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::sim::harm::Harm;
     use crate::sim::liar::Break;
-    use keyfence::pmd::sim::{Nanos, SimFaults};
+    use keyfence::pmd::sim::{Nanos, SimFault, SimFaults};
 
     #[test]
     fn a_seed_decides_everything() {
@@ -205,6 +205,26 @@ mod tests {
         });
         let found: Vec<_> = found.collect();
         assert!(found.len() >= 4, "of 8 seeds: {found:?}");
+    }
+
+    /// Whatever breaks, at either end or both, in a repair too, and whoever has no credit to find out with.
+    #[test]
+    fn r5_lanes_that_break_are_repaired_and_no_session_is_lost() {
+        let plans = (0..SEEDS).map(Plan::of).filter(|plan| plan.only_breaks);
+        let mut broke = 0;
+        for plan in plans.take(24) {
+            let outcome = run_plan(&plan, false);
+            assert_eq!(outcome.failures, [], "seed {}", plan.seed);
+            let errors = [
+                SimFault::ErrorHere,
+                SimFault::ErrorThere,
+                SimFault::ErrorBoth,
+            ];
+            let fired = outcome.fired.iter();
+            let fired = fired.filter(|(kind, _)| errors.contains(kind));
+            broke += fired.map(|(_, count)| count).sum::<u64>();
+        }
+        assert!(broke > 200, "{broke}");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Job {
     /// Whether the first failure is enough.
     pub stops_at_failure: bool,
     pub threads: usize,
+    /// Lines of its trace that are shown of a seed that fails.
+    pub trace_lines: usize,
 }
 
 /// What came of it.
@@ -40,6 +42,8 @@ pub struct Swept {
     pub breach: Option<Breach>,
     /// Whether a signal ended it.
     pub interrupted: bool,
+    /// Lines of its trace that are shown of a seed that fails.
+    pub trace_lines: usize,
 }
 
 impl Job {
@@ -91,6 +95,7 @@ pub fn sweep(job: &Job, signals: &Signals) -> Swept {
     swept.took = began.elapsed();
     swept.breach = job.breach;
     swept.interrupted = signals.interrupted();
+    swept.trace_lines = job.trace_lines;
     swept
 }
 

@@ -16,7 +16,7 @@ use keyfence_mempool::sync::Arc;
 use super::books::Shared;
 
 /// Lines that are kept.
-const KEPT: usize = 20_000;
+const KEPT: usize = 1_000_000;
 
 /// What passed the taps of one run.
 #[derive(Clone, Default)]

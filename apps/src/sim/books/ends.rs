@@ -5,7 +5,6 @@ use keyfence::{EngineEvent, QuarantineReason};
 
 use super::grants::GrantEnd;
 use super::{Books, HostBook};
-use crate::sim::held_back::{LANES_REPAIRED, is_held_back};
 
 pub struct ContextBook {
     pub name: String,
@@ -24,6 +23,13 @@ pub enum Ending {
 
 /// What steps and idle times may add to a bound.
 pub const SLACK_NS: u64 = 500_000;
+
+/// The last session with another engine.
+#[derive(Clone, Copy, Default)]
+pub struct Session {
+    up_ns: u64,
+    down_ns: u64,
+}
 
 impl Books {
     pub fn living(&self, host: usize, name: &str) -> Option<ContextId> {
@@ -66,14 +72,16 @@ impl Books {
             }
             EngineEvent::Quarantined { context, why, .. } => self.quarantined(host, *context, *why),
             EngineEvent::ServicePanicked { context } => self.ending(host, *context),
+            EngineEvent::PeerUp(peer) => {
+                let now_ns = self.world.now_ns();
+                let other = self.host_of(host, *peer);
+                let session = self.hosts[host].sessions.entry(other).or_default();
+                session.up_ns = now_ns;
+            }
             EngineEvent::PeerDown(peer) => {
                 self.tally.sessions_lost += 1;
-                if !is_held_back(LANES_REPAIRED) && self.nobody_was_disturbed() {
-                    self.fail(
-                        LANES_REPAIRED,
-                        format!("engine {host}: the session with {peer:?} is lost, and no engine was away"),
-                    );
-                }
+                let other = self.host_of(host, *peer);
+                self.session_lost(host, other);
                 if self.liar_is_alone && self.is_engine(self.host_of(host, *peer)) {
                     self.fail(
                         "r5_bystanders",
@@ -94,10 +102,20 @@ impl Books {
         }
     }
 
-    /// Whether each engine was stepped all the time, and is still in its first life.
-    fn nobody_was_disturbed(&self) -> bool {
-        let mut hosts = self.hosts.iter();
-        hosts.all(|host| host.life == 0 && host.disturbed_ns == 0)
+    /// A session that stood at both ends outlives each break of its lanes.
+    fn session_lost(&mut self, host: usize, other: usize) {
+        let now_ns = self.world.now_ns();
+        let theirs = self.hosts[other].sessions.get(&host).copied();
+        let ours = self.hosts[host].sessions.entry(other).or_default();
+        ours.down_ns = now_ns;
+        let (ours, theirs) = (*ours, theirs.unwrap_or_default());
+        let stood_there = theirs.up_ns > theirs.down_ns || theirs.down_ns > ours.up_ns;
+        if self.only_breaks && stood_there && !self.winding_down {
+            self.fail(
+                "r5_lanes_repaired",
+                format!("engine {host}: the session with engine {other} is lost, and queue pairs broke alone"),
+            );
+        }
     }
 
     fn opened(&mut self, host: usize, id: ContextId, name: &str) {

@@ -6,7 +6,6 @@ use keyfence::Status;
 use keyfence::ids::SessionId;
 
 use super::{Books, Who};
-use crate::sim::held_back::{MESSAGES_ACROSS_BREAKS, is_held_back};
 
 /// All messages, by sender and receiver.
 #[derive(Default)]
@@ -59,12 +58,7 @@ impl Books {
                 format!("{from:?} to {to:?}: {number} comes behind {last} of {sent}"),
             );
         }
-        let first = if is_held_back(MESSAGES_ACROSS_BREAKS) {
-            pair.session_of(number)
-        } else {
-            0
-        };
-        let missing = (last + 1).max(first)..number;
+        let missing = (last + 1).max(pair.session_of(number))..number;
         let lost = missing.clone().find(|number| pair.arrived.contains(number));
         pair.skipped.extend(missing);
         pair.last = number;

@@ -70,6 +70,8 @@ pub struct Books {
     batch: Vec<Access>,
     serial: u64,
     is_gentle: bool,
+    /// Queue pairs break and nothing else.
+    only_breaks: bool,
     /// The host that is no engine, and enters nothing.
     liar: Option<usize>,
     /// Nothing but the liar harms its run.
@@ -97,6 +99,8 @@ struct HostBook {
     bound_ns: u64,
     /// How often it rebuilds a lane.
     rebuilds: u32,
+    /// When sessions with each of the others began and ended last, as its owner was told.
+    sessions: BTreeMap<usize, ends::Session>,
     contexts: BTreeMap<ContextId, ends::ContextBook>,
     memory: memory::Memory,
     grants: BTreeMap<(LcoreId, GrantId), grants::GrantBook>,
@@ -127,6 +131,7 @@ impl Shared {
             disturbed_ns: 0,
             bound_ns: plan.timeouts.reclaim_bound_ns(host.limits.keys()),
             rebuilds: host.limits.rebuilds,
+            sessions: BTreeMap::new(),
             contexts: BTreeMap::new(),
             memory: memory::Memory::default(),
             grants: BTreeMap::new(),
@@ -146,6 +151,7 @@ impl Shared {
             batch: Vec::new(),
             serial: 0,
             is_gentle: plan.is_gentle,
+            only_breaks: plan.only_breaks,
             liar: plan.liar.map(|_| plan.hosts.len() - 1),
             liar_is_alone: plan.liar.is_some_and(|liar| liar.is_alone),
             timeouts: plan.timeouts.clone(),
