@@ -1,6 +1,6 @@
 //! What a context does: each act is entered in the books as it is done.
 
-use keyfence::ids::{LcoreId, PeerId};
+use keyfence::ids::{LcoreId, PeerId, RemoteContext};
 use keyfence::{Context, Import, Lease, Local, Rights, SubmitError};
 
 use super::{Actor, MESSAGE_BYTES, NAMES};
@@ -85,12 +85,14 @@ impl Actor {
         } else {
             &[Local::prefix(&buf, len)][..]
         };
-        let written = if immediate {
-            cx.write_with_immediate(&import, offset, from, serial as u32, serial)
-        } else {
-            cx.write(&import, offset, from, serial)
+        let is_plain = immediate || !self.dice.once_in(6);
+        let written = match (immediate, is_plain) {
+            (true, _) => cx.write_with_immediate(&import, offset, from, serial as u32, serial),
+            (_, true) => cx.write(&import, offset, from, serial),
+            (_, false) => cx.write_idempotent(&import, offset, from, serial),
         };
-        self.entered(cx, written, serial, about, len as u64);
+        let way = (import.owner, is_plain);
+        self.entered(cx, written, serial, (about, len as u64), way);
         // The buffer is dropped: the operation keeps it.
     }
 
@@ -121,7 +123,8 @@ impl Actor {
         let len = len.min(buf.capacity());
         let serial = self.books.open().serial();
         let read = cx.read(&import, 0, &[Local::prefix(&buf, len)], serial);
-        self.entered(cx, read, serial, About::Import(import.id), len as u64);
+        let about = (About::Import(import.id), len as u64);
+        self.entered(cx, read, serial, about, (import.owner, false));
     }
 
     pub(super) fn add(&mut self, cx: &mut Context<'_>) {
@@ -130,7 +133,8 @@ impl Actor {
         };
         let serial = self.books.open().serial();
         let added = cx.fetch_add(&import, 0, 1, serial);
-        self.entered(cx, added, serial, About::Add(import.id), 8);
+        let about = (About::Add(import.id), 8);
+        self.entered(cx, added, serial, about, (import.owner, true));
     }
 
     fn entered(
@@ -138,12 +142,12 @@ impl Actor {
         cx: &Context<'_>,
         submitted: Result<(), SubmitError>,
         serial: u64,
-        about: About,
-        bytes: u64,
+        about: (About, u64),
+        way: (RemoteContext, bool),
     ) {
         let mut books = self.books.open();
-        match (submitted, about) {
-            (Ok(()), _) => books.submitted(self.host, cx.id(), serial, about, bytes),
+        match (submitted, about.0) {
+            (Ok(()), _) => books.submitted(self.host, cx.id(), serial, about, way),
             (Err(_), About::Stamped(import)) => {
                 books.unplace(self.host, cx.id().lcore, import, serial)
             }
@@ -178,13 +182,8 @@ impl Actor {
         if sent.is_err() {
             self.books.open().unsend(from, target);
         }
-        self.entered(
-            cx,
-            sent,
-            serial,
-            About::Message(target, number),
-            words.len() as u64,
-        );
+        let about = (About::Message(target, number), words.len() as u64);
+        self.entered(cx, sent, serial, about, (to, true));
     }
 
     pub(super) fn close(&mut self, cx: &mut Context<'_>) {

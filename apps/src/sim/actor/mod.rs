@@ -221,6 +221,7 @@ impl Service for Actor {
                 // At the first one or later: what it goes on to submit meanwhile is not sent either.
                 if done.status == Status::NotSent && self.dice.once_in(4) {
                     cx.resume();
+                    self.books.open().resumed(self.host, cx.id());
                 }
             }
             Event::Message(message) => self.received(cx, message),

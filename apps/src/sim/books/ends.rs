@@ -9,6 +9,8 @@ use super::{Books, HostBook};
 pub struct ContextBook {
     pub name: String,
     pub ending: Ending,
+    /// How often it has resumed behind operations of unknown end.
+    pub resumes: u32,
 }
 
 /// Where a context is in its life.
@@ -122,6 +124,7 @@ impl Books {
         let book = ContextBook {
             name: name.to_owned(),
             ending: Ending::Lives,
+            resumes: 0,
         };
         if self.hosts[host].contexts.insert(id, book).is_some() {
             self.fail(

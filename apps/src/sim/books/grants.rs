@@ -164,6 +164,12 @@ impl Books {
         }
     }
 
+    /// Whether the holder has the import of a grant, and was not told that it is dead.
+    pub(super) fn is_held(&mut self, host: usize, lcore: LcoreId, import: ImportId) -> bool {
+        let grant = self.grant_of(host, lcore, import);
+        grant.is_some_and(|grant| grant.holding == Holding::Live(import))
+    }
+
     fn grant_of(
         &mut self,
         host: usize,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keyfence::Status;
 use keyfence::ids::SessionId;
 
-use super::{Books, Who};
+use super::{About, Books, Who};
 
 /// All messages, by sender and receiver.
 #[derive(Default)]
@@ -58,6 +58,8 @@ impl Books {
                 format!("{from:?} to {to:?}: {number} comes behind {last} of {sent}"),
             );
         }
+        self.message_executed(from, to, number);
+        let pair = self.messages.pairs.entry((from, to)).or_default();
         let missing = (last + 1).max(pair.session_of(number))..number;
         let lost = missing.clone().find(|number| pair.arrived.contains(number));
         pair.skipped.extend(missing);
@@ -68,6 +70,20 @@ impl Books {
                 "messages",
                 format!("{from:?} to {to:?}: {lost} arrived, and is skipped by {number}"),
             );
+        }
+    }
+
+    /// One that its sender was not told to have arrived yet.
+    fn message_executed(&mut self, from: Who, to: Who, number: u64) {
+        if self.hosts[from.host].life != from.life {
+            return;
+        }
+        let mut ops = self.hosts[from.host]
+            .ops
+            .range((from.id, 0)..=(from.id, u64::MAX));
+        let its = ops.find(|(_, op)| op.about == About::Message(to, number));
+        if let Some((token, submission)) = its.map(|((_, token), op)| (*token, op.submission)) {
+            self.executed_in_era(from, submission, token);
         }
     }
 

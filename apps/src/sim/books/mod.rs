@@ -2,6 +2,7 @@
 //! [`Check`](keyfence::pmd::wrap::check) and the network's own record of accesses; of an engine's own counts they take the last word alone, that nothing is left. What is found wrong is kept under the promise's name.
 
 mod ends;
+mod eras;
 mod grants;
 mod keys;
 mod memory;
@@ -66,6 +67,7 @@ pub struct Books {
     /// The engine and life that each adapter of the world is of.
     adapters: Vec<(usize, u32)>,
     messages: messages::Messages,
+    eras: eras::Eras,
     failures: Vec<Failure>,
     batch: Vec<Access>,
     serial: u64,
@@ -147,6 +149,7 @@ impl Shared {
             hosts: hosts.collect(),
             adapters: Vec::new(),
             messages: messages::Messages::default(),
+            eras: eras::Eras::default(),
             failures: Vec::new(),
             batch: Vec::new(),
             serial: 0,
@@ -256,6 +259,7 @@ impl Books {
     /// An engine is about to be stepped at `now_ns` of its own clock.
     pub fn stepping(&mut self, host: usize, now_ns: u64) {
         self.absorb();
+        self.settle_doubts();
         for (owner, id) in core::mem::take(&mut self.hosts[host].suspects) {
             self.fail("r1_reuse", format!("engine {host}: memory of {owner} was given to another, and its grant {id:?} has not ended"));
         }

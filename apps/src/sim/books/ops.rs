@@ -1,8 +1,9 @@
 //! Operations: one completion each, with a status that what was found bears out (R7, the rules of fates).
 
-use keyfence::ids::{ContextId, ImportId};
+use keyfence::ids::{ContextId, ImportId, RemoteContext};
 use keyfence::{OpDone, OpKind, Status};
 
+use super::eras::Submission;
 use super::{Books, Who};
 
 /// What an operation was about.
@@ -20,11 +21,25 @@ pub enum About {
 pub struct OpBook {
     pub about: About,
     pub bytes: u64,
+    pub submission: Submission,
 }
 
 impl Books {
-    pub fn submitted(&mut self, host: usize, by: ContextId, token: u64, about: About, bytes: u64) {
-        let op = OpBook { about, bytes };
+    /// An operation of `bytes` was taken. `to` is whose memory or mailbox it is for; one that is `plain` must not be executed twice.
+    pub fn submitted(
+        &mut self,
+        host: usize,
+        by: ContextId,
+        token: u64,
+        (about, bytes): (About, u64),
+        (to, is_plain): (RemoteContext, bool),
+    ) {
+        let era = self.era_of(host, by);
+        let op = OpBook {
+            about,
+            bytes,
+            submission: Submission { to, is_plain, era },
+        };
         if self.hosts[host].ops.insert((by, token), op).is_some() {
             self.fail(
                 "r7_completions",
@@ -45,6 +60,7 @@ impl Books {
             );
         };
         self.judge_status(host, by, &op, done);
+        self.judge_era(host, by, &op, done);
         match op.about {
             About::Stamped(import) => self.stamped(host, by.lcore, import, done.token, done.status),
             About::Add(import) => self.added(host, by.lcore, import, done.status),
