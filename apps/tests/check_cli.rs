@@ -52,7 +52,7 @@ fn three_mistakes_are_three_lines_and_exit_2() {
     assert_eq!(lines.len(), 3, "{lines:#?}");
     let starts = [
         "6:9: memory.bytes: is the string \"64 MiB\", which is no whole number with a unit; allowed: a size from",
-        "8:1: timeouts.shutdown: is 2s, below the reclaim bound 4481920us = fence 200ms + invalidate 1s + ",
+        "8:1: timeouts.shutdown: is 2s, below the reclaim bound 4563840us = fence 200ms + invalidate 1s + ",
         "9:1: timeouts.fense: unknown key, did you mean fence?; allowed: fence, invalidate, ",
     ];
     for (line, start) in lines.iter().zip(starts) {
@@ -62,7 +62,7 @@ fn three_mistakes_are_three_lines_and_exit_2() {
         );
     }
     assert!(
-        lines[1].ends_with("; allowed: at least \"4481920us\", or shorter terms"),
+        lines[1].ends_with("; allowed: at least \"4563840us\", or shorter terms"),
         "{}",
         lines[1]
     );
@@ -105,7 +105,7 @@ fn a_good_file_prints_the_budget_and_the_reclaim_bound_with_its_terms() {
     ] {
         assert!(stdout.contains(words), "{words}: {stdout}");
     }
-    let bound = "reclaim bound 2481920us = fence 800ms + invalidate 800ms + drain 200ms + 3 x control 200ms + 4096 keys x 20us; shutdown 3s";
+    let bound = "reclaim bound 2563840us = fence 800ms + invalidate 800ms + drain 200ms + 3 x control 200ms + 8192 keys x 20us; shutdown 3s";
     assert_eq!(stdout.matches(bound).count(), 2, "{stdout}");
 
     let object = object(&keyfence(&["check", "--json", &file]));

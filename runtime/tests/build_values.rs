@@ -210,7 +210,7 @@ fn what_must_fit_together_is_refused_with_the_numbers() {
         |t| t.shutdown_timeout_ns = 1_000_000,
         "timeouts.shutdown",
         "1ms",
-        "1281920us",
+        "1363840us",
     );
     refused_time(
         |t| t.lease_ns = Some(150_000_000),

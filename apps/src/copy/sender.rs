@@ -276,7 +276,7 @@ impl Service for Sender {
         if busy { Work::Busy } else { Work::Idle }
     }
 
-    fn on_event(&mut self, _cx: &mut Context<'_>, event: Event) {
+    fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
         match event {
             Event::Granted(import) => self.open.push(import),
             Event::Revoked(id) => {
@@ -286,7 +286,13 @@ impl Service for Sender {
                     |transfer| transfer.lost = true,
                 );
             }
-            Event::Completed(done) => self.completed(&done),
+            Event::Completed(done) => {
+                // What a break has cut off is sent again: each block says its number.
+                if done.status == Status::NotSent {
+                    cx.resume();
+                }
+                self.completed(&done);
+            }
             Event::Message(message) => {
                 let mut number = [0; 4];
                 if message.read_at(0, &mut number) {

@@ -119,7 +119,7 @@ impl Plan {
             liar,
             step_ns: [500, 1_000, 2_000, 5_000][dice.below(4)],
             // A liar's sessions are short, and joins take their time.
-            troubled_ns: (12 + dice.below(15) as u64) * MS * if liar.is_some() { 3 } else { 1 },
+            troubled_ns: (9 + dice.below(11) as u64) * MS * if liar.is_some() { 3 } else { 1 },
         }
     }
 }

@@ -281,6 +281,8 @@ fn visits_of_a_kill(others: usize) -> (u64, u64) {
     for at in 0..others + 3 {
         let context = if at < others { bystander } else { victim };
         let grant = grant_of(core, context);
+        let quota = &mut core.contexts.get_mut(context).quota;
+        quota.grants.take(1).unwrap();
         bind(core, grant);
         import_of(core, context);
     }

@@ -215,7 +215,7 @@ impl Default for Limits {
             reclaim_budget_wrs: 16,
             zero_budget_bytes: 64 << 10,
             epochs: 256,
-            rebuilds: 0,
+            rebuilds: 16,
             trace_records: 4096,
             context: ContextLimits::default(),
             peer: PeerLimits::default(),

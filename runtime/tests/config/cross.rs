@@ -25,12 +25,12 @@ pub fn assert_refused(base: &str, more: &str, at: &str, key: &str, what: &[&str]
 fn r6_a_reclaim_bound_above_shutdown_is_refused_with_its_terms() {
     let timeouts = "[timeouts]\nfence = \"500ms\"\ninvalidate = \"300ms\"\ndrain = \"100ms\"\ncontrol = \"300ms\"\nper_key = \"100us\"\n";
     let terms = [
-        "2209600us",
+        "2619200us",
         "fence 500ms",
         "invalidate 300ms",
         "drain 100ms",
         "3 x control 300ms",
-        "4096 keys x per_key 100us",
+        "8192 keys x per_key 100us",
     ];
     let tight = format!("{timeouts}shutdown = \"2209ms\"\n");
     assert_refused(
@@ -39,9 +39,9 @@ fn r6_a_reclaim_bound_above_shutdown_is_refused_with_its_terms() {
         "\"2209ms\"",
         "timeouts.shutdown",
         &terms,
-        "at least \"2209600us\"",
+        "at least \"2619200us\"",
     );
-    read(&format!("{LEAST}{timeouts}shutdown = \"2209600us\"\n"));
+    read(&format!("{LEAST}{timeouts}shutdown = \"2619200us\"\n"));
     // A default is as wrong as a value; the table is to blame.
     let tight = timeouts.replace("500ms", "800ms");
     assert_refused(
@@ -49,8 +49,8 @@ fn r6_a_reclaim_bound_above_shutdown_is_refused_with_its_terms() {
         &tight,
         "[timeouts]",
         "timeouts.shutdown",
-        &["is 2s", "2509600us"],
-        "at least \"2509600us\"",
+        &["is 2s", "2919200us"],
+        "at least \"2919200us\"",
     );
 }
 

@@ -9,7 +9,7 @@ mod plan;
 mod traffic;
 
 use keyfence::ids::{GrantId, RemoteContext};
-use keyfence::{Context, Event, Service, Work};
+use keyfence::{Context, Event, Service, Status, Work};
 use keyfence_mempool::sync::Arc;
 
 use super::board::{Board, DRAINED, Stage};
@@ -181,7 +181,13 @@ impl Service for Worker {
 
     fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
         match event {
-            Event::Completed(done) => self.completed(&done),
+            Event::Completed(done) => {
+                // An error all the same where no lane was to break; the rest goes on.
+                if done.status == Status::NotSent {
+                    cx.resume();
+                }
+                self.completed(&done);
+            }
             Event::Message(message) => self.message_came(&message),
             Event::Landed { grant, .. } => self.landed(grant),
             Event::Granted(import) => self.granted(import),
