@@ -31,7 +31,7 @@ pub struct RunReport {
     pub lanes: LanesReport,
     /// Peers that were lost.
     pub peers: PeersReport,
-    /// Latency of contexts that were not touched, without and with others being killed.
+    /// Paced latency of contexts that nothing was done to, without and with something being done to others.
     pub bystanders: BystandersReport,
 }
 
@@ -126,6 +126,14 @@ pub struct CoverageReport {
     pub bytes_scanned: u64,
     /// Reads by a revoked key whose result was looked at.
     pub late_reads_checked: u64,
+    /// Operations of which a broken lane left no known end.
+    pub operations_cut_off: u64,
+    /// Operations that were not sent behind those, until their context went on.
+    pub operations_not_sent: u64,
+    /// Accesses by keys that were revoked on their lane, each refused; what was not is a stale key.
+    pub dead_keys_refused: u64,
+    /// Contexts whose service panicked.
+    pub panics: u64,
 }
 
 /// What went wrong.
@@ -158,9 +166,9 @@ pub struct ChecksReport {
 /// Lanes that broke.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
 pub struct LanesReport {
-    /// Repairs that came to their end.
+    /// Repairs that came to their end at both ends.
     pub repairs: u64,
-    /// From the break to the end of the repair.
+    /// From the break to the end of the repair at the later end.
     pub repair_ns: Quantiles,
 }
 
@@ -174,8 +182,8 @@ pub struct PeersReport {
 /// Latency of untouched contexts.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
 pub struct BystandersReport {
-    /// While nobody was reclaimed.
+    /// In the quiet part of the run, or, where it has none, while nobody was reclaimed.
     pub quiet: Latency,
-    /// While somebody was.
+    /// Behind it, or while somebody was.
     pub chaos: Latency,
 }

@@ -6,6 +6,7 @@ use keyfence::config::LoadConfig;
 use keyfence::pmd::wrap::check::Ledger;
 use keyfence_mempool::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 
+use super::harm::Wishes;
 use super::tally::Tally;
 use crate::host::Clock;
 
@@ -35,8 +36,12 @@ pub struct Board {
     pub flush_interval_ns: u64,
     /// The two sides.
     pub sides: [Side; 2],
+    /// What breaks lanes, and when it did.
+    pub wishes: Arc<Wishes>,
     stage: AtomicU32,
     reclaims_open: AtomicU32,
+    /// When the quiet part ends, or ended.
+    quiet_until_ns: AtomicU64,
 }
 
 /// One engine's.
@@ -67,6 +72,8 @@ pub const HOT: u32 = 1 << 3;
 pub const DRAINED: u32 = 1 << 4;
 /// It is to revoke one of its grants.
 pub const REVOKE: u32 = 1 << 5;
+/// It is to panic.
+pub const PANIC: u32 = 1 << 6;
 
 impl Member {
     /// Whether all of these flags are set.
@@ -150,8 +157,16 @@ impl Side {
 
 impl Board {
     /// A run in its setup.
-    pub fn new(clock: Clock, load: LoadConfig, flush_interval_ns: u64, sides: [Side; 2]) -> Self {
+    pub fn new(
+        clock: Clock,
+        load: LoadConfig,
+        flush_interval_ns: u64,
+        sides: [Side; 2],
+        wishes: Arc<Wishes>,
+    ) -> Self {
         Self {
+            wishes,
+            quiet_until_ns: AtomicU64::new(0),
             clock,
             load,
             flush_interval_ns,
@@ -188,9 +203,25 @@ impl Board {
         self.reclaims_open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody is being reclaimed, on either side.
-    pub fn is_chaos(&self) -> bool {
-        self.reclaims_open.load(Ordering::Relaxed) > 0
+    /// Nothing is done to anybody until then.
+    pub fn quiet_until(&self, until_ns: u64) {
+        self.quiet_until_ns.store(until_ns, Ordering::Relaxed);
+    }
+
+    /// Whether something is done to somebody: in a run with a quiet part, from its end on; else while somebody is being reclaimed, on either side.
+    pub fn is_chaos(&self, now_ns: u64) -> bool {
+        match self.load.quiet_share > 0.0 {
+            true => now_ns >= self.quiet_until_ns.load(Ordering::Relaxed),
+            false => self.reclaims_open.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// Whether worker `index` of `side` has nothing done to it: one of those set apart for that, or, where there are none, one whose partner is not dying.
+    pub fn is_bystander(&self, side: usize, index: usize) -> bool {
+        match self.load.bystanders {
+            0 => !self.sides[1 - side].members[index].has(DOOMED),
+            bystanders => index < bystanders as usize,
+        }
     }
 
     /// All workers of both sides.

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use keyfence::EngineEvent;
 use keyfence::config::Config;
 use keyfence::ids::ContextId;
-use keyfence::latency::LatencyHistogram;
 use keyfence::pmd::Device;
+use keyfence_mempool::sync::Arc;
 
 use super::board::{DRAINED, READY, Stage};
-use super::chaos::Chaos;
+use super::breaks::Breaks;
+use super::chaos::{Chaos, How};
 use super::progress::Progress;
 use super::scene::Scene;
+use super::seen::Seen;
 use crate::signals::Signals;
 
 /// How long the drain may take. Nothing is killed meanwhile, so only what is in flight is waited for.
@@ -21,63 +23,13 @@ const DRAIN_NS: u64 = 2_000_000_000;
 const WARM_UP_NS: u64 = 400_000_000;
 const WARM_UP_REVOKES_PER_S: f64 = 250.0;
 
-/// What the driver has seen.
-#[derive(Debug, Default)]
-pub struct Seen {
-    /// Whether a signal ended the run.
-    pub interrupted: bool,
-    /// Time of traffic.
-    pub traffic_ns: u64,
-    /// Contexts that ended as `Reclaimed` while the load ran.
-    pub reclaimed: u64,
-    /// Those that were killed with operations in flight.
-    pub with_ops_in_flight: u64,
-    /// From each cordon to its `Reclaimed`.
-    pub reclaim_ns: LatencyHistogram,
-    /// Contexts that ended in quarantine.
-    pub quarantined: u64,
-    /// Sessions that ended while the load ran.
-    pub peers_down: u64,
-    /// What went wrong, for stderr and the report.
-    pub errors: Vec<String>,
-    /// Contexts that ended though nobody killed them.
-    pub unasked: u64,
-    /// Whether the sessions of both sides stood.
-    pub connected: bool,
-    /// Workers whose operations had not all completed at the drain's end.
-    pub undrained: u64,
-}
-
-impl Seen {
-    /// Notes what is wrong whenever it happens, also while everything is being closed.
-    pub fn note(&mut self, side: usize, event: &EngineEvent) {
-        let text = match event {
-            EngineEvent::Quarantined {
-                context,
-                keys,
-                bytes,
-                why,
-                ..
-            } => {
-                self.quarantined += 1;
-                format!("context {context} in quarantine: {keys} keys, {bytes} bytes, {why:?}")
-            }
-            EngineEvent::ServicePanicked { context } => {
-                format!("the worker of context {context} panicked")
-            }
-            EngineEvent::LcoreDied(lcore) => format!("lcore {lcore} died"),
-            _ => return,
-        };
-        self.errors.push(format!("side {side}: {text}"));
-    }
-}
-
 /// A context that was opened.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     index: usize,
     life: u64,
-    killed: bool,
+    /// How it is made to end, if it is.
+    ends: Option<How>,
 }
 
 /// The driver of one run.
@@ -95,14 +47,18 @@ pub struct Driver<'a, D: Device> {
     /// Why the last attempt at a session came to nothing.
     refused: Option<String>,
     events: Vec<(usize, EngineEvent)>,
+    breaks: Breaks,
     seen: Seen,
 }
 
 impl<'a, D: Device> Driver<'a, D> {
     /// A driver of engines that have just been started.
     pub fn new(scene: &'a mut Scene<D>, signals: &'a Signals, progress: Progress) -> Self {
-        let workers = scene.board.load.contexts as usize;
+        let load = &scene.board.load;
+        let workers = load.contexts as usize;
+        let wishes = Arc::clone(&scene.board.wishes);
         Self {
+            breaks: Breaks::new(wishes, load.seed, 0, [0.0; 2]),
             scene,
             signals,
             progress,
@@ -123,7 +79,10 @@ impl<'a, D: Device> Driver<'a, D> {
         if self.set_up(reconnect_ns) {
             self.warm_up();
             let began_ns = self.scene.board.clock.now_ns();
-            let mut chaos = Chaos::new(&self.scene.board, began_ns);
+            let quiet_until_ns = began_ns + (load.duration_ns as f64 * load.quiet_share) as u64;
+            self.scene.board.quiet_until(quiet_until_ns);
+            let mut chaos = Chaos::new(&self.scene.board, quiet_until_ns);
+            self.breaks = Breaks::of(&self.scene.board, quiet_until_ns);
             let paced_ns = (load.duration_ns as f64 * load.paced_share) as u64;
             self.load_until(Stage::Paced, began_ns + paced_ns, &mut chaos);
             self.load_until(Stage::Flat, began_ns + load.duration_ns, &mut chaos);
@@ -132,6 +91,7 @@ impl<'a, D: Device> Driver<'a, D> {
         }
         self.seen.connected = self.up >= 2;
         self.drain();
+        self.seen.repairs = self.breaks.end();
         self.seen
     }
 
@@ -200,7 +160,11 @@ impl<'a, D: Device> Driver<'a, D> {
             revokes += tally.revokes_with_write_in_flight;
         }
         let minima = &board.load.minima;
-        operations >= minima.operations
+        let troubles = self.breaks.repairs().count >= minima.lane_repairs
+            && board.wishes.refused() >= minima.dead_keys
+            && self.seen.panicked >= minima.panics;
+        troubles
+            && operations >= minima.operations
             && self.seen.reclaimed >= minima.reclaims
             && revokes >= minima.revokes_with_write_in_flight
     }
@@ -228,21 +192,25 @@ impl<'a, D: Device> Driver<'a, D> {
             let due = chaos.due(&self.scene.board, now_ns, |side, index| {
                 current[side][index]
             });
-            for (side, context) in due {
-                self.kill(side, context);
+            for (side, context, how) in due {
+                self.make_end(side, context, how);
             }
+            self.breaks.turn(now_ns);
             if !self.turn() {
                 return;
             }
         }
     }
 
-    fn kill(&mut self, side: usize, context: ContextId) {
+    /// Kills a context, or lets it panic, as it was asked to.
+    fn make_end(&mut self, side: usize, context: ContextId, how: How) {
         let live = self.live[side].get_mut(&context.to_bits());
-        if let Some(live) = live.filter(|live| !live.killed) {
-            live.killed = true;
+        if let Some(live) = live.filter(|live| live.ends.is_none()) {
+            live.ends = Some(how);
             self.scene.board.reclaim_began();
-            self.scene.kill(side, context);
+            if how == How::Kill {
+                self.scene.kill(side, context);
+            }
         }
     }
 
@@ -288,9 +256,24 @@ impl<'a, D: Device> Driver<'a, D> {
             EngineEvent::JoinRefused { why, .. } => {
                 self.refused = Some(format!("side {side}: {why}"));
             }
-            EngineEvent::PeerDown(_) => self.seen.peers_down += 1,
+            EngineEvent::PeerDown(_) => {
+                self.seen.peers_down += 1;
+                self.breaks.lost();
+            }
+            EngineEvent::LaneRepaired { .. } => {
+                let now_ns = self.scene.board.clock.now_ns();
+                self.breaks.repaired(side, now_ns);
+            }
+            EngineEvent::ServicePanicked { context } if self.told_to_panic(side, context) => {
+                self.seen.panicked += 1;
+            }
             event => self.seen.note(side, &event),
         }
+    }
+
+    fn told_to_panic(&self, side: usize, context: ContextId) -> bool {
+        let live = self.live[side].get(&context.to_bits());
+        live.is_some_and(|live| live.ends == Some(How::Panic))
     }
 
     fn opened(&mut self, side: usize, context: ContextId, name: &str) {
@@ -304,7 +287,7 @@ impl<'a, D: Device> Driver<'a, D> {
         let live = Live {
             index,
             life,
-            killed: false,
+            ends: None,
         };
         self.live[side].insert(context.to_bits(), live);
     }
@@ -317,7 +300,7 @@ impl<'a, D: Device> Driver<'a, D> {
             ));
             return;
         };
-        if live.killed {
+        if live.ends.is_some() {
             self.scene.board.reclaim_ended();
         } else {
             self.seen.unasked += 1;
@@ -343,9 +326,12 @@ impl<'a, D: Device> Driver<'a, D> {
                 .live
                 .iter()
                 .flat_map(BTreeMap::values)
-                .any(|live| live.killed)
+                .any(|live| live.ends.is_some())
         };
-        while !self.scene.board.members().all(|member| member.has(DRAINED)) || killed(self) {
+        while !self.breaks.wind_down()
+            || !self.scene.board.members().all(|member| member.has(DRAINED))
+            || killed(self)
+        {
             if !self.turn() || self.scene.board.clock.now_ns() > deadline_ns {
                 break;
             }

@@ -5,14 +5,17 @@
 //! counters are trusted for neither.
 
 mod board;
+mod breaks;
 mod chaos;
 mod drive;
+mod harm;
 mod oracle;
 mod pattern;
 #[cfg(feature = "plant")]
 pub mod plants;
 mod progress;
 mod scene;
+mod seen;
 mod summary;
 mod tally;
 mod text;
@@ -197,23 +200,28 @@ fn last_words(signal: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use keyfence::config::{Minima, Troubles};
     use keyfence::ids::LcoreId;
     use keyfence::pmd::soft::{Fabric, SoftConfig};
-    use keyfence::pmd::wrap::fault::{Fault, Injection, Plan};
+    use keyfence::pmd::wrap::fault::{Fault, Injection, Plan, Target};
 
     use super::*;
 
-    /// The load of loopback.toml, on one CPU and with these plans for the devices.
-    fn finished(plans: [Plan; 2]) -> Finished {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/loopback.toml");
-        let config = Config::load(file.as_ref(), CATALOG).expect("it is in the repository");
-        let builders = (0..2).map(|at| EngineBuilder::from_config(&config, at).cpus(&[0]));
+    fn config(name: &str) -> Config {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/");
+        let file = format!("{folder}{name}");
+        Config::load(file.as_ref(), CATALOG).expect("it is in the repository")
+    }
+
+    /// The load, on one CPU and with these plans for the devices.
+    fn finished(config: &Config, plans: [Plan; 2]) -> Finished {
+        let builders = (0..2).map(|at| EngineBuilder::from_config(config, at).cpus(&[0]));
         let fabric = Fabric::new();
         let devices = plans.map(|plan| {
             let soft = fabric.device(SoftConfig::default());
             Fault::new(soft.expect("the default is legal"), plan)
         });
-        let run = Run::begin(&config, false).expect("signals can be watched");
+        let run = Run::begin(config, false).expect("signals can be watched");
         run.on(builders.collect(), devices.into())
             .expect("it starts")
     }
@@ -226,12 +234,37 @@ mod tests {
                 lcore: LcoreId(0),
                 poll,
             };
-            let finished = finished([Plan::default(), Plan::new([dies])]);
+            let plans = [Plan::default(), Plan::new([dies])];
+            let finished = finished(&config("loopback.toml"), plans);
             assert_eq!(finished.exit.code(), 1);
             let report = serde_json::to_value(&finished.report).expect("it is an object");
             assert_eq!(report["ok"], false);
             let errors = report["errors"].to_string();
             assert!(errors.contains("side 1: lcore 0 died"), "{errors}");
         }
+    }
+
+    #[test]
+    fn r5_a_lane_that_breaks_unasked_is_repaired_and_is_a_bystander_error_all_the_same() {
+        let mut config = config("chaos.toml");
+        let load = config.load.as_mut().expect("it has one");
+        load.duration_ns = 1_500_000_000;
+        load.troubles = Troubles::default();
+        load.minima = Minima {
+            max_quarantined: u64::MAX,
+            ..Minima::default()
+        };
+        let breaks = Injection::ErrorQp {
+            target: Target::Created(1),
+            after: 2000,
+        };
+        let finished = finished(&config, [Plan::new([breaks]), Plan::default()]);
+        let report = serde_json::to_value(&finished.report).expect("it is an object");
+        assert_eq!(finished.exit.code(), 1, "{report:#}");
+        assert_eq!(report["peers"]["down"], 0, "{report:#}");
+        let errors = report["checks"]["bystander_errors"].as_u64();
+        assert!(errors >= Some(2), "both ends have repaired it: {report:#}");
+        let caught_by = report["caught_by"].as_array().expect("a list");
+        assert!(caught_by.contains(&"bystander_errors".into()), "{report:#}");
     }
 }

@@ -26,7 +26,9 @@ pub fn inspect(board: &Board, side: usize, range: &Range<u64>, occasion: Occasio
         Occasion::Flushed => 0,
         _ => ledger.open_work(range.clone()),
     };
+    // A broken lane's end proves the key's, whether its holder has heard of it or not.
     let theirs = match occasion {
+        Occasion::Zapped if board.wishes.is_broken() => 0,
         Occasion::Zapped => board.sides[1 - side].ledger.open_remote(range.clone()),
         _ => 0,
     };

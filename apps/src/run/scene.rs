@@ -11,6 +11,7 @@ use keyfence_mempool::PageKind;
 use keyfence_mempool::sync::Arc;
 
 use super::board::{Board, Side};
+use super::harm::{Harm, Wishes};
 use super::worker::{Worker, name_of};
 use crate::host::{Clock, Ended, Host};
 
@@ -20,7 +21,7 @@ pub struct Scene<D: Device> {
     pub board: Arc<Board>,
     /// The arenas.
     pub arenas: Vec<ArenaFacts>,
-    host: Host<D>,
+    host: Host<Harm<D>>,
 }
 
 /// What an engine's arena got.
@@ -77,12 +78,24 @@ impl<D: Device> Scene<D> {
         clock: &Clock,
         seed: u128,
     ) -> anyhow::Result<Self> {
-        let mut host = Host::start(builders, devices, clock, seed)?;
         let load = config.load.clone().expect("checked before");
+        let wishes = Arc::new(Wishes::new(clock.clone()));
+        let harmful = |(side, device)| {
+            let breaks = load.troubles.lane_breaks_per_s + load.troubles.dead_keys_per_s > 0.0;
+            Harm::new(device, breaks.then(|| (Arc::clone(&wishes), side)))
+        };
+        let devices = devices.into_iter().enumerate().map(harmful).collect();
+        let mut host = Host::start(builders, devices, clock, seed)?;
+        for side in 0..2 {
+            let arena = host.engine(side).arena();
+            let start = arena.address();
+            wishes.set_arena(side, start..start + arena.bytes() as u64);
+        }
         let contexts = load.contexts as usize;
         let sides = [0, 1].map(|side| Side::new(host.ledger(side), contexts));
         let flush_interval_ns = config.timeouts.flush_interval_ns;
-        let board = Arc::new(Board::new(clock.clone(), load, flush_interval_ns, sides));
+        let board = Board::new(clock.clone(), load, flush_interval_ns, sides, wishes);
+        let board = Arc::new(board);
         let arenas = (0..2).map(|side| ArenaFacts::of(&mut host, side)).collect();
         let mut scene = Self {
             board,

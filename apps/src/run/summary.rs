@@ -4,8 +4,8 @@ use keyfence::latency::LatencyHistogram;
 use keyfence_mempool::PageKind;
 
 use super::board::Board;
-use super::drive::Seen;
 use super::scene::ArenaFacts;
+use super::seen::Seen;
 use super::tally::{Count, PHASES};
 use super::verdict::Verdict;
 use crate::report::{
@@ -32,7 +32,10 @@ pub fn report(
         checks: verdict.checks.clone(),
         interrupted: seen.interrupted,
         caught_by: verdict.caught_by.clone(),
-        lanes: LanesReport::default(),
+        lanes: LanesReport {
+            repairs: seen.repairs.count,
+            repair_ns: quantiles(&seen.repairs.took_ns).into(),
+        },
         peers: PeersReport {
             down: seen.peers_down,
         },

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use keyfence::OpKind;
 use keyfence::latency::LatencyHistogram;
+use keyfence::{OpKind, Status};
 
 /// The phases that are counted.
 pub const PHASES: [&str; 2] = ["paced", "flat"];
@@ -82,6 +82,8 @@ pub struct Tally {
     pub late_reads_checked: u64,
     /// Revokes of single grants that found a write of the holder in flight.
     pub revokes_with_write_in_flight: u64,
+    /// Operations cut off by a broken lane: without a known end, and not sent.
+    pub cut: [u64; 2],
     /// The owner that each buffer had last, by its address.
     pub owners: HashMap<u64, u64>,
 }
@@ -95,6 +97,11 @@ impl Tally {
         if self.notes.len() < NOTES {
             self.notes.push(text());
         }
+    }
+
+    /// A broken lane has cut off an operation.
+    pub fn cut(&mut self, status: Status) {
+        self.cut[usize::from(status == Status::NotSent)] += 1;
     }
 
     /// All operations.

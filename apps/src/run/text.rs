@@ -51,6 +51,7 @@ fn write(text: &mut String, report: &RunReport, facts: &str, arenas: &[ArenaFact
     )?;
     operations(text, report)?;
     reclaims(text, report)?;
+    troubles(text, report)?;
     checks(text, report)
 }
 
@@ -105,9 +106,31 @@ fn operations(text: &mut String, report: &RunReport) -> fmt::Result {
     writeln!(
         text,
         "paced, untouched contexts: {}; {}",
-        line("nobody dying", &report.bystanders.quiet),
-        line("somebody dying", &report.bystanders.chaos)
+        line("quiet", &report.bystanders.quiet),
+        line("in chaos", &report.bystanders.chaos)
     )
+}
+
+/// What a run did beside kills and revokes, if it did.
+fn troubles(text: &mut String, report: &RunReport) -> fmt::Result {
+    let (coverage, lanes) = (&report.coverage, &report.lanes);
+    if coverage.panics > 0 {
+        writeln!(text, "{} contexts panicked", coverage.panics)?;
+    }
+    if lanes.repairs > 0 {
+        writeln!(
+            text,
+            "{} lanes broken and repaired, {} of them by refused dead keys: p50 {}, p99 {}, longest {}; {} operations without a known end, {} not sent",
+            lanes.repairs,
+            coverage.dead_keys_refused,
+            short_ns(lanes.repair_ns.p50),
+            short_ns(lanes.repair_ns.p99),
+            short_ns(lanes.repair_ns.max),
+            coverage.operations_cut_off,
+            coverage.operations_not_sent
+        )?;
+    }
+    Ok(())
 }
 
 fn reclaims(text: &mut String, report: &RunReport) -> fmt::Result {

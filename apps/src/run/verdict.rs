@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 use keyfence::config::{Config, Minima};
 
 use super::board::{Board, Side};
-use super::drive::Seen;
+use super::seen::Seen;
 use super::tally::{PHASES, Share};
 use crate::host::Ended;
 use crate::report::{ChecksReport, CoverageReport, LcoreReport, ReclaimReport};
@@ -39,9 +39,11 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
         errors: seen.errors.clone(),
         ..Verdict::default()
     };
+    // Where some are broken on purpose, their repairs are what is counted.
+    let breaks = seen.connected && board.wishes.era() == 0;
     for (side, ended) in ended.iter().enumerate() {
         verdict.add_side(&board.sides[side]);
-        verdict.add_lcores(ended, &config.engines[side].lcores, seen.connected);
+        verdict.add_lcores(ended, &config.engines[side].lcores, breaks);
         let posted = config.lanes(side) as usize * config.limits.receive_depth as usize;
         verdict.add_books(posted_at_rest(posted, seen), ended);
         let reports = board.sides[side].ledger.reports();
@@ -51,6 +53,8 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
         verdict.errors.extend(reports);
     }
     verdict.add_driver(seen);
+    verdict.checks.stale_keys += board.wishes.honoured();
+    verdict.coverage.dead_keys_refused = board.wishes.refused();
     verdict.fail_on_late_reclaims(config, seen);
     verdict.fail_on_checks();
     if !seen.interrupted {
@@ -89,6 +93,8 @@ impl Verdict {
         coverage.reuses += tally.reuses;
         checks.unscanned_reuses += tally.reuses_begun.saturating_sub(tally.reuses);
         coverage.bytes_scanned += tally.bytes_scanned;
+        coverage.operations_cut_off += tally.cut[0];
+        coverage.operations_not_sent += tally.cut[1];
         coverage.late_reads_checked += tally.late_reads_checked;
         coverage.revokes_with_write_in_flight += tally.revokes_with_write_in_flight;
         self.operations += tally.ops();
@@ -96,7 +102,7 @@ impl Verdict {
     }
 
     /// R7: what the runtime's own counters say at rest.
-    fn add_lcores(&mut self, engine: &Ended, cpus: &[u32], connected: bool) {
+    fn add_lcores(&mut self, engine: &Ended, cpus: &[u32], breaks: bool) {
         for ((lcore, stats), cpu) in (0..).zip(&engine.stats).zip(cpus) {
             let Some(stats) = stats else {
                 self.errors
@@ -107,7 +113,7 @@ impl Verdict {
             let ended = stats.grants_zapped + stats.grants_quarantined;
             self.checks.leaked_grants += stats.grants_made.saturating_sub(ended);
             // One that is closed while it still connects gives up its half-made lanes.
-            if connected {
+            if breaks {
                 self.checks.bystander_errors += stats.lanes_broken;
             }
             self.reclaim.grants_zapped += stats.grants_zapped;
@@ -163,7 +169,8 @@ impl Verdict {
 
     fn add_driver(&mut self, seen: &Seen) {
         self.checks.unfinished_ops += seen.undrained;
-        self.checks.bystander_errors += seen.peers_down + seen.unasked;
+        self.checks.bystander_errors += seen.peers_down + seen.unasked + seen.repairs.unasked;
+        self.coverage.panics = seen.panicked;
         self.reclaim.contexts_reclaimed = seen.reclaimed;
         self.reclaim.quarantined += seen.quarantined;
         self.reclaim.reclaim_ns =
@@ -251,6 +258,21 @@ impl Verdict {
                 "min_revokes_with_write_in_flight",
                 self.coverage.revokes_with_write_in_flight as f64,
                 minima.revokes_with_write_in_flight as f64,
+            ),
+            (
+                "min_lane_repairs",
+                seen.repairs.count as f64,
+                minima.lane_repairs as f64,
+            ),
+            (
+                "min_dead_keys",
+                self.coverage.dead_keys_refused as f64,
+                minima.dead_keys as f64,
+            ),
+            (
+                "min_panics",
+                self.coverage.panics as f64,
+                minima.panics as f64,
             ),
         ];
         for (name, value, least) in reached {

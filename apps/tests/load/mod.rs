@@ -1,4 +1,4 @@
-//! The load of loopback.toml, changed for a test: on one CPU, and with minima that a busy machine reaches.
+//! The load of loopback.toml, or of chaos.toml, changed for a test: on one CPU, and with minima that a busy machine reaches.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -60,8 +60,17 @@ impl<'a> Edit<'a> {
 
 /// loopback.toml with these edits, behind those that every test needs.
 pub fn loopback(edits: &[Edit<'_>]) -> LoadFile {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/loopback.toml");
-    let mut text = fs::read_to_string(path).expect("it is in the repository");
+    edited_file("loopback.toml", edits)
+}
+
+/// chaos.toml likewise.
+pub fn chaos(edits: &[Edit<'_>]) -> LoadFile {
+    edited_file("chaos.toml", edits)
+}
+
+fn edited_file(name: &str, edits: &[Edit<'_>]) -> LoadFile {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/");
+    let mut text = fs::read_to_string(format!("{folder}{name}")).expect("it is in the repository");
     // What a busy machine may miss. The seconds that a full run takes are for CI's own script.
     let always = [
         Edit::engines("lcores", "[0]"),
@@ -120,7 +129,7 @@ fn edited(text: &str, edit: &Edit<'_>) -> String {
             lines.push(line.to_owned());
         }
     }
-    assert!(found, "loopback.toml has no {} in {}", edit.key, edit.table);
+    assert!(found, "the file has no {} in {}", edit.key, edit.table);
     lines.join("\n")
 }
 

@@ -1,5 +1,7 @@
 //! Checks across keys, each with the numbers: what fits by itself must fit together.
 
+mod troubles;
+
 use super::report::{Path, Report};
 use super::units::{show_bytes, show_ns};
 use super::{Config, LoadConfig, Policy};
@@ -15,6 +17,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     check_memory(config, report);
     if let Some(load) = &config.load {
         check_load(config, load, report);
+        troubles::check(config, load, report);
     }
 }
 

@@ -27,8 +27,25 @@ pub struct LoadConfig {
     pub kills_per_s: f64,
     /// `revokes_per_s`: single grants revoked, a second.
     pub revokes_per_s: f64,
+    /// `quiet_share`: the part of `duration` at its beginning in which nothing is done to anybody, 0 to `paced_share`.
+    pub quiet_share: f64,
+    /// `bystanders`: contexts on each side that nothing is done to; the rest are victims in turn.
+    pub bystanders: u32,
+    /// What else is done than kills and revokes.
+    pub troubles: Troubles,
     /// The coverage that the run must reach.
     pub minima: Minima,
+}
+
+/// What a load may do beside kills and revokes; nothing of it by default. Each kind that is asked for needs its minimum.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Troubles {
+    /// `lane_breaks_per_s`: queue pairs of the two engines moved to error, a second, one at a time. Lanes must be repaired: `limits.rebuilds`.
+    pub lane_breaks_per_s: f64,
+    /// `dead_keys_per_s`: accesses with keys that were revoked on their lane, a second. Each breaks its lane.
+    pub dead_keys_per_s: f64,
+    /// `panics_per_s`: contexts whose service panics, a second.
+    pub panics_per_s: f64,
 }
 
 /// Weights of the operations of a load; at least one is not 0.
@@ -42,7 +59,7 @@ pub struct OperationMix {
     pub send: u32,
 }
 
-/// What a run must have covered, else it exits 1. Each must be in the file: a run that proves nothing must not look good.
+/// What a run must have covered, else it exits 1. Each must be in the file, those of [`Troubles`] where they are asked for: a run that proves nothing must not look good.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Minima {
     /// `min_operations`: completed.
@@ -57,6 +74,12 @@ pub struct Minima {
     pub max_quarantined: u64,
     /// `min_share_percent`: of an equal share of the operations, for each live context in each phase.
     pub share_percent: f64,
+    /// `min_lane_repairs`: lanes that broke, for whatever reason, and were repaired.
+    pub lane_repairs: u64,
+    /// `min_dead_keys`: accesses with dead keys, each of which was refused.
+    pub dead_keys: u64,
+    /// `min_panics`: contexts that panicked and were reclaimed.
+    pub panics: u64,
 }
 
 impl Default for LoadConfig {
@@ -76,6 +99,9 @@ impl Default for LoadConfig {
             paced_rate_per_s: 20_000.0,
             kills_per_s: 40.0,
             revokes_per_s: 40.0,
+            quiet_share: 0.0,
+            bystanders: 0,
+            troubles: Troubles::default(),
             minima: Minima::default(),
         }
     }
@@ -110,6 +136,26 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
         "revokes_per_s",
         Kind::Number(0.0, 1e6, |l| &mut l.revokes_per_s),
     ),
+    Key::optional(
+        "quiet_share",
+        Kind::Number(0.0, 1.0, |l| &mut l.quiet_share),
+    ),
+    Key::optional(
+        "bystanders",
+        Kind::Count(0, u16::MAX as u32, |l| &mut l.bystanders),
+    ),
+    Key::optional(
+        "lane_breaks_per_s",
+        Kind::Number(0.0, 1e3, |l| &mut l.troubles.lane_breaks_per_s),
+    ),
+    Key::optional(
+        "dead_keys_per_s",
+        Kind::Number(0.0, 1e3, |l| &mut l.troubles.dead_keys_per_s),
+    ),
+    Key::optional(
+        "panics_per_s",
+        Kind::Number(0.0, 1e6, |l| &mut l.troubles.panics_per_s),
+    ),
     Key::required(
         "min_operations",
         Kind::Count64(0, u64::MAX, |l| &mut l.minima.operations),
@@ -135,6 +181,18 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
     Key::required(
         "min_share_percent",
         Kind::Number(0.0, 100.0, |l| &mut l.minima.share_percent),
+    ),
+    Key::optional(
+        "min_lane_repairs",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.lane_repairs),
+    ),
+    Key::optional(
+        "min_dead_keys",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.dead_keys),
+    ),
+    Key::optional(
+        "min_panics",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.panics),
     ),
 ];
 

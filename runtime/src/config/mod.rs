@@ -27,7 +27,7 @@ mod verbs;
 pub use engine::{EngineConfig, IdlePolicy};
 pub use error::{ConfigError, ConfigErrors};
 pub use keyfence_mempool::{PageSize, Policy};
-pub use load::{LoadConfig, Minima, OperationMix};
+pub use load::{LoadConfig, Minima, OperationMix, Troubles};
 pub use memory::{MemoryConfig, PoolConfig};
 pub use peer::{PeerAddress, PeerConfig};
 pub use service::{OptionKind, OptionValue, ServiceConfig, ServiceKind};

@@ -248,6 +248,42 @@ fn a_load_fits_its_engines() {
 }
 
 #[test]
+fn troubles_need_engines_that_bear_them_and_minima_that_miss_them() {
+    let load = |limits: &str, more: &str| {
+        let minima = format!("large = \"128KiB\"\n{MINIMA}");
+        format!("[limits]\nslice = \"64KiB\"\n{limits}\n[load]\n{more}\n{minima}")
+    };
+    let all = "lane_breaks_per_s = 2\nmin_lane_repairs = 1\ndead_keys_per_s = 1\nmin_dead_keys = 1\npanics_per_s = 1\nmin_panics = 1\n\
+               quiet_share = 0.3\nbystanders = 63";
+    read(&format!("{LEAST}{}", load("rebuilds = 15", all)));
+    let refused = |limits: &str, more: &str, at: &str, key: &str, what: &[&str], allowed: &str| {
+        assert_refused(LEAST, &load(limits, more), at, key, what, allowed);
+    };
+    let what = ["is 14", "3 lanes a second", "15 in a reconnect time of 5s"];
+    let key = "limits.rebuilds";
+    refused("rebuilds = 14", all, "14", key, &what, "at least 15");
+    let key = "load.quiet_share";
+    let what = ["paced_share is 0.3"];
+    refused("", "quiet_share = 0.5", "0.5", key, &what, "at most 0.3");
+    let key = "load.bystanders";
+    let what = ["contexts is 64"];
+    refused("", "bystanders = 64", "64\n", key, &what, "at most 63");
+    for (trouble, minimum) in [
+        ("lane_breaks_per_s", "min_lane_repairs"),
+        ("dead_keys_per_s", "min_dead_keys"),
+        ("panics_per_s", "min_panics"),
+    ] {
+        let key = format!("load.{minimum}");
+        let what = [&*format!("{trouble} is 3")];
+        let more = format!("{trouble} = 3");
+        refused("rebuilds = 99", &more, "[load]", &key, &what, "at least 1");
+        let more = format!("{trouble} = 3\n{minimum} = 0");
+        let at = "0\nlarge";
+        refused("rebuilds = 99", &more, at, &key, &what, "at least 1");
+    }
+}
+
+#[test]
 fn a_check_leaves_out_what_was_refused_already() {
     let errors = errors_of(&format!(
         "{LEAST}[timeouts]\nshutdown = \"1ms\"\nfence = \"x\"\n"

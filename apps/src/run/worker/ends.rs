@@ -1,12 +1,11 @@
 //! How operations end, and what messages bring.
 
-use keyfence::{Message, OpDone, OpKind, Status};
+use keyfence::{Context, Message, OpDone, OpKind, Status};
 
 use super::Worker;
 use super::ops::Op;
 use super::partner::Known;
 use super::traffic::NUMBERED;
-use crate::run::board::DOOMED;
 use crate::run::pattern::{Fill, HEADER_BYTES, Words, foreign_bytes, identity};
 
 /// Bytes of a read that are looked at in one piece.
@@ -20,7 +19,7 @@ const LARGE_STRETCH: usize = 64 << 10;
 const MAX_FILLS: usize = 4;
 
 impl Worker {
-    pub(super) fn completed(&mut self, done: &OpDone) {
+    pub(super) fn completed(&mut self, cx: &mut Context<'_>, done: &OpDone) {
         let Some(op) = self.ops.take(done.token) else {
             return self
                 .bystander_error(|| format!("a second completion, or of no operation: {done:?}"));
@@ -36,10 +35,17 @@ impl Worker {
             Status::Ok => self.succeeded(&op, done, import),
             // The target's end is told by an event of its own.
             Status::ContextGone => {}
+            Status::Indeterminate | Status::NotSent if self.may_be_cut(&op, done) => {
+                self.cut_off(cx, &op, done);
+            }
             Status::Revoked | Status::Indeterminate if import.is_some() => {
                 self.uses[import.expect("just seen")].doubt = true;
             }
-            status => self.bystander_error(|| format!("{:?} ended as {status:?}", done.kind)),
+            status => {
+                self.bystander_error(|| format!("{:?} ended as {status:?}", done.kind));
+                // An error all the same where no lane was to break; the rest goes on.
+                cx.resume();
+            }
         }
         if let Some(at) = import {
             let entry = &mut self.uses[at];
@@ -78,10 +84,11 @@ impl Worker {
     }
 
     fn time(&mut self, kind: OpKind, start_ns: u64) {
-        let ns = self.board.clock.now_ns().saturating_sub(start_ns);
-        // A worker whose partner is dying is no bystander; nor is it one while it waits for a new one, but then it submits nothing.
-        let partner = &self.board.sides[1 - self.side].members[self.index];
-        let bystander = (!partner.has(DOOMED)).then(|| self.board.is_chaos());
+        let now_ns = self.board.clock.now_ns();
+        let ns = now_ns.saturating_sub(start_ns);
+        // A worker that waits for a new partner is none either, but then it submits nothing.
+        let bystander = self.board.is_bystander(self.side, self.index);
+        let bystander = bystander.then(|| self.board.is_chaos(now_ns));
         if self.local.sample(kind, ns, bystander) {
             self.local.flush(&mut self.board.sides[self.side].tally());
         }

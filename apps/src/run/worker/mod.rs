@@ -1,6 +1,7 @@
 //! One context under load, and its partner on the other side.
 
 mod cell;
+mod cut;
 mod ends;
 mod memory;
 mod ops;
@@ -9,10 +10,10 @@ mod plan;
 mod traffic;
 
 use keyfence::ids::{GrantId, RemoteContext};
-use keyfence::{Context, Event, Service, Status, Work};
+use keyfence::{Context, Event, Service, Work};
 use keyfence_mempool::sync::Arc;
 
-use super::board::{Board, DRAINED, Stage};
+use super::board::{Board, DRAINED, PANIC, Stage};
 use super::pattern::{Words, identity};
 use super::tally::{Local, Share};
 use crate::random::Random;
@@ -63,6 +64,12 @@ pub struct Worker {
     /// Imports taken back.
     revoked: u64,
     sent: u64,
+    /// Partners that it has had.
+    partners: u32,
+    /// The last era of breaks in which an operation of its had no known end.
+    cut_era: u64,
+    /// How many since that era began.
+    cut: usize,
     /// Numbered messages of the sender heard last.
     received: u64,
     hears: Option<RemoteContext>,
@@ -104,6 +111,9 @@ impl Worker {
             recheck_ns: None,
             revoked: 0,
             sent: 0,
+            partners: 0,
+            cut_era: 0,
+            cut: 0,
             received: 0,
             hears: None,
             stage: Stage::Setup,
@@ -160,6 +170,11 @@ impl Service for Worker {
         if self.me == 0 {
             self.me = identity(self.side, cx.id());
         }
+        let member = &self.board.sides[self.side].members[self.index];
+        if member.has(PANIC) {
+            // Past the hook that tells of panics: this one is no news.
+            std::panic::resume_unwind(Box::new("told to panic"));
+        }
         let stage = self.board.stage();
         if stage != self.stage {
             self.enter(stage, cx.now_ns());
@@ -181,13 +196,7 @@ impl Service for Worker {
 
     fn on_event(&mut self, cx: &mut Context<'_>, event: Event) {
         match event {
-            Event::Completed(done) => {
-                // An error all the same where no lane was to break; the rest goes on.
-                if done.status == Status::NotSent {
-                    cx.resume();
-                }
-                self.completed(&done);
-            }
+            Event::Completed(done) => self.completed(cx, &done),
             Event::Message(message) => self.message_came(&message),
             Event::Landed { grant, .. } => self.landed(grant),
             Event::Granted(import) => self.granted(import),

@@ -18,6 +18,10 @@ pub struct Op {
     pub len: usize,
     /// Whether it reads the header of a new import.
     pub learns: bool,
+    /// Of a numbered message: its number, and which of our partners it is for.
+    pub number: Option<(u64, u32)>,
+    /// The era of the lanes' breaks in which it was submitted.
+    pub era: u64,
     /// When it was, or should have been, submitted; `None` if it is not timed.
     pub start_ns: Option<u64>,
 }
@@ -82,6 +86,8 @@ mod tests {
             offset: 0,
             len: 0,
             learns: false,
+            number: None,
+            era: 0,
             start_ns: None,
         };
         let first = ops.next_token().expect("empty");

@@ -80,6 +80,7 @@ impl Worker {
         self.lookup.next_ns = now_ns + LOOKUP_NS;
         if self.partner.is_none() && context.is_some() {
             self.partner = context;
+            self.partners += 1;
             self.sent = 0;
         }
     }
@@ -172,6 +173,8 @@ impl Worker {
             offset: 0,
             len: HEADER_BYTES,
             learns: true,
+            number: None,
+            era: self.board.wishes.era(),
             start_ns: None,
         });
         self.cells[sink].busy += 1;

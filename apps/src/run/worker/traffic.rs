@@ -269,6 +269,7 @@ impl Worker {
         let Some(token) = self.ops.next_token() else {
             return false;
         };
+        let era = self.board.wishes.era();
         let cell = &self.cells[at];
         let local = [Local::new(&cell.buf, offset..offset + len)];
         let reads = cell.role == Role::Sink;
@@ -297,6 +298,8 @@ impl Worker {
             offset,
             len,
             learns: false,
+            number: None,
+            era,
             start_ns,
         });
         true
@@ -310,6 +313,7 @@ impl Worker {
         let Some(most) = cx.max_message_bytes(&to) else {
             return false;
         };
+        let era = self.board.wishes.era();
         let len = size.clamp(HEADER_BYTES, most.max(HEADER_BYTES));
         let cell = self.idle_cell(Role::Source, false);
         let (done, cell) = match cell {
@@ -332,6 +336,7 @@ impl Worker {
             self.refused(None, &error);
             return false;
         }
+        let number = cell.is_none().then_some((self.sent, self.partners));
         match cell {
             Some(at) => self.cells[at].busy += 1,
             None => self.sent += 1,
@@ -342,6 +347,8 @@ impl Worker {
             offset: 0,
             len,
             learns: false,
+            number,
+            era,
             start_ns,
         });
         true
