@@ -12,6 +12,7 @@ mod tidy {
     mod length;
     mod manifests;
     mod paths;
+    mod places;
     mod planted;
     mod promises;
     mod source;

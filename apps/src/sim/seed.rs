@@ -227,6 +227,29 @@ mod tests {
         assert!(broke > 200, "{broke}");
     }
 
+    /// A peer's process is stopped, or ends without a word, idle or busy, with and without repairs: each wait of the survivors ends in its bound (R6), and at the end nothing is left.
+    #[test]
+    fn b22_peers_that_stop_or_are_gone_hold_up_nobody() {
+        let mut met = (0, 0, 0);
+        for plan in (0..SEEDS)
+            .map(Plan::of)
+            .filter(|plan| plan.only_breaks)
+            .take(16)
+        {
+            let mut plan = plan;
+            plan.only_breaks = false;
+            plan.faults = SimFaults::default();
+            plan.meddling.stop = 1_500;
+            plan.meddling.restart = 500;
+            let outcome = run_plan(&plan, false);
+            assert_eq!(outcome.failures, [], "seed {}", plan.seed);
+            met.0 += outcome.harms.count(Harm::Stop);
+            met.1 += outcome.harms.count(Harm::Restart);
+            met.2 += outcome.tally.sessions_lost;
+        }
+        assert!(met.0 > 50 && met.1 > 20 && met.2 > 10, "{met:?}");
+    }
+
     #[test]
     fn without_faults_nothing_is_lost() {
         for seed in 0..20 {

@@ -341,6 +341,7 @@ impl Core {
         self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
         self.check_leases();
         self.keep_alive();
+        self.say_lists_due();
     }
 
     /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its

@@ -179,9 +179,6 @@ impl Core {
         } = self.keys.remove(key);
         self.grants.at_mut(grant).key_dead(key);
         self.free_grant_if_dead(grant);
-        if self.lists_due != 0 {
-            self.say_lists_due();
-        }
         let Some(place) = window else {
             self.outbox.push(ToControl::KeyDead(name));
             return;

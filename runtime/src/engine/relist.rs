@@ -29,10 +29,12 @@ impl Core {
         self.lane(lane).is_up() && self.lists_due & 1 << lane.0 == 0
     }
 
-    /// Looks whether lists that wait can be said: a key is free, or the other end has begun.
+    /// Looks whether lists that wait can be said: keys are free, or the other end has begun. A walk over the table of grants for each, so not at each key that ends.
     pub(super) fn say_lists_due(&mut self) {
-        let due = self.lists_due;
-        for lane in (0..128).filter(|lane| due & 1 << lane != 0) {
+        let mut due = self.lists_due;
+        while due != 0 {
+            let lane = due.trailing_zeros() as u16;
+            due &= due - 1;
             self.list_if_due(LaneId(lane));
         }
     }
