@@ -8,11 +8,11 @@ use crate::engine::build::EngineBuilder;
 pub struct DeviceNeeds {
     /// Paths.
     pub lcores: u16,
-    /// Queue pairs, those of ended sessions that quarantined keys keep included.
+    /// Queue pairs, those of ended sessions that quarantined keys keep included, and those that a lane had before its repairs.
     pub qps: u32,
     /// Windows of all queue pairs together; none in key mode `region`.
     pub windows: u32,
-    /// Regions: the arena's; in key mode `region` one of it for each session, and two for each grant, since a value that is still known is held.
+    /// Regions: the arena's; in key mode `region` one of it for each session, and two for each key, since a value that is still known is held.
     pub regions: u32,
     /// Work requests of a queue pair, and receives.
     pub depth: u32,
@@ -25,7 +25,7 @@ impl EngineBuilder {
     ///
     /// ```
     /// let needs = keyfence::EngineBuilder::new("left", 2).peer("right", "local:right", 1).device_needs();
-    /// assert_eq!((needs.lcores, needs.qps), (2, 4));
+    /// assert_eq!((needs.lcores, needs.qps), (2, 8));
     /// ```
     #[must_use]
     pub fn device_needs(&self) -> DeviceNeeds {
@@ -35,7 +35,7 @@ impl EngineBuilder {
         let qps = slots.saturating_mul(lcores as u32);
         let (windows, regions) = match self.key_mode {
             KeyMode::Window => (qps.saturating_mul(limits.windows), 1),
-            KeyMode::Region => (0, limits.grants.saturating_mul(2).saturating_add(1 + qps)),
+            KeyMode::Region => (0, limits.keys().saturating_mul(2).saturating_add(1 + qps)),
         };
         DeviceNeeds {
             lcores: lcores as u16,
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(windows.windows, windows.qps * limits.windows);
         assert_eq!(windows.regions, 1, "the arena");
         assert_eq!(regions.windows, 0);
-        assert!(regions.regions > 2 * limits.grants);
+        assert!(regions.regions > 2 * limits.keys());
         assert_eq!(windows.qps, regions.qps);
     }
 }
