@@ -15,6 +15,7 @@ fn short(edits: &[Edit<'_>]) -> load::LoadFile {
         Edit::load("min_lane_repairs", "2"),
         Edit::load("min_dead_keys", "1"),
         Edit::load("min_panics", "1"),
+        Edit::load("min_hangs", "1"),
     ];
     chaos(&[&short[..], edits].concat())
 }
@@ -43,6 +44,7 @@ fn a_short_run_in_chaos_is_good_and_each_trouble_has_struck() {
         ("/lanes/repair_ns/p50", 1),
         ("/coverage/dead_keys_refused", 1),
         ("/coverage/panics", 1),
+        ("/coverage/hangs", 1),
         ("/bystanders/quiet/p50", 1),
         ("/bystanders/chaos/p50", 1),
     ] {
@@ -58,9 +60,15 @@ fn a_trouble_that_did_not_strike_is_exit_1_and_is_named() {
         Edit::load("lane_breaks_per_s", "0.1"),
         Edit::load("dead_keys_per_s", "0.1"),
         Edit::load("panics_per_s", "0.1"),
+        Edit::load("hangs_per_s", "0.1"),
     ]);
     let (code, report) = run(&file);
     assert_eq!(code, Some(1), "{report:#}");
-    let missed = serde_json::json!(["min_lane_repairs", "min_dead_keys", "min_panics"]);
-    assert_eq!(report["caught_by"], missed, "{report:#}");
+    let missed = [
+        "min_lane_repairs",
+        "min_dead_keys",
+        "min_panics",
+        "min_hangs",
+    ];
+    assert_eq!(report["caught_by"], serde_json::json!(missed), "{report:#}");
 }

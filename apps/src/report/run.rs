@@ -134,6 +134,8 @@ pub struct CoverageReport {
     pub dead_keys_refused: u64,
     /// Contexts whose service panicked.
     pub panics: u64,
+    /// Clients that hung and were reclaimed when their lease had run out.
+    pub hangs: u64,
 }
 
 /// What went wrong.

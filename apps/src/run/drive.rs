@@ -11,6 +11,7 @@ use keyfence_mempool::sync::Arc;
 use super::board::{DRAINED, READY, Stage};
 use super::breaks::Breaks;
 use super::chaos::{Chaos, How};
+use super::hangs::{self, Hangs};
 use super::progress::Progress;
 use super::scene::Scene;
 use super::seen::Seen;
@@ -48,6 +49,10 @@ pub struct Driver<'a, D: Device> {
     refused: Option<String>,
     events: Vec<(usize, EngineEvent)>,
     breaks: Breaks,
+    hangs: Hangs,
+    client_lease_ns: u64,
+    /// How long a client that hangs, and then is reclaimed, may take; 0 where none does.
+    slow_ends_ns: u64,
     seen: Seen,
 }
 
@@ -58,6 +63,9 @@ impl<'a, D: Device> Driver<'a, D> {
         let workers = load.contexts as usize;
         let wishes = Arc::clone(&scene.board.wishes);
         Self {
+            hangs: Hangs::new(&scene.board, u64::MAX),
+            client_lease_ns: 0,
+            slow_ends_ns: 0,
             breaks: Breaks::new(wishes, load.seed, 0, [0.0; 2]),
             scene,
             signals,
@@ -75,6 +83,11 @@ impl<'a, D: Device> Driver<'a, D> {
     /// Runs all stages, up to the drain.
     pub fn run(mut self, config: &Config) -> Seen {
         let load = self.scene.board.load.clone();
+        self.client_lease_ns = config.timeouts.client_lease_ns;
+        if load.troubles.hangs_per_s > 0.0 {
+            let bound_ns = config.timeouts.reclaim_bound_ns(config.limits.keys());
+            self.slow_ends_ns = self.client_lease_ns + bound_ns;
+        }
         let reconnect_ns = config.timeouts.reconnect_timeout_ns.max(5_000_000_000);
         if self.set_up(reconnect_ns) {
             self.warm_up();
@@ -83,6 +96,7 @@ impl<'a, D: Device> Driver<'a, D> {
             self.scene.board.quiet_until(quiet_until_ns);
             let mut chaos = Chaos::new(&self.scene.board, quiet_until_ns);
             self.breaks = Breaks::of(&self.scene.board, quiet_until_ns);
+            self.hangs = Hangs::new(&self.scene.board, quiet_until_ns);
             let paced_ns = (load.duration_ns as f64 * load.paced_share) as u64;
             self.load_until(Stage::Paced, began_ns + paced_ns, &mut chaos);
             self.load_until(Stage::Flat, began_ns + load.duration_ns, &mut chaos);
@@ -92,6 +106,7 @@ impl<'a, D: Device> Driver<'a, D> {
         self.seen.connected = self.up >= 2;
         self.drain();
         self.seen.repairs = self.breaks.end();
+        self.seen.hung = self.hangs.reclaimed;
         self.seen
     }
 
@@ -162,7 +177,8 @@ impl<'a, D: Device> Driver<'a, D> {
         let minima = &board.load.minima;
         let troubles = self.breaks.repairs().count >= minima.lane_repairs
             && board.wishes.refused() >= minima.dead_keys
-            && self.seen.panicked >= minima.panics;
+            && self.seen.panicked >= minima.panics
+            && self.hangs.reclaimed >= minima.hangs;
         troubles
             && operations >= minima.operations
             && self.seen.reclaimed >= minima.reclaims
@@ -196,6 +212,7 @@ impl<'a, D: Device> Driver<'a, D> {
                 self.make_end(side, context, how);
             }
             self.breaks.turn(now_ns);
+            self.hangs.turn(self.scene, now_ns);
             if !self.turn() {
                 return;
             }
@@ -231,6 +248,12 @@ impl<'a, D: Device> Driver<'a, D> {
 
     fn event(&mut self, side: usize, event: EngineEvent) {
         match event {
+            EngineEvent::Opened { context, name } if name.starts_with(hangs::NAME) => {
+                self.hangs.opened(&name, context);
+            }
+            EngineEvent::OpenFailed { name, .. } if name.starts_with(hangs::NAME) => {
+                self.hangs.not_opened(&name);
+            }
             EngineEvent::Opened { context, name } => self.opened(side, context, &name),
             EngineEvent::OpenFailed { name, why } => {
                 self.seen
@@ -294,6 +317,13 @@ impl<'a, D: Device> Driver<'a, D> {
 
     /// A context has ended; a new one takes its place.
     fn ended(&mut self, side: usize, context: ContextId) {
+        if self.hangs.has(side, context) {
+            let now_ns = self.scene.board.clock.now_ns();
+            let lease_ns = self.client_lease_ns;
+            let ended = self.hangs.ended(side, context, lease_ns, now_ns);
+            self.seen.errors.extend(ended.err());
+            return;
+        }
         let Some(live) = self.live[side].remove(&context.to_bits()) else {
             self.seen.errors.push(format!(
                 "context {context} of side {side} ended twice, or was never opened"
@@ -314,13 +344,18 @@ impl<'a, D: Device> Driver<'a, D> {
         self.scene.open(side, live.index, life);
     }
 
+    fn no_client_hangs(&mut self) -> bool {
+        let now_ns = self.scene.board.clock.now_ns();
+        self.hangs.go_on(self.scene, now_ns)
+    }
+
     /// Waits for the operations in flight; after a signal the contexts are closed as they are.
     fn drain(&mut self) {
         self.scene.board.enter(Stage::Drain);
         if self.seen.interrupted {
             return;
         }
-        let deadline_ns = self.scene.board.clock.now_ns() + DRAIN_NS;
+        let deadline_ns = self.scene.board.clock.now_ns() + DRAIN_NS + self.slow_ends_ns;
         let killed = |driver: &Self| {
             driver
                 .live
@@ -331,6 +366,7 @@ impl<'a, D: Device> Driver<'a, D> {
         while !self.breaks.wind_down()
             || !self.scene.board.members().all(|member| member.has(DRAINED))
             || killed(self)
+            || !self.no_client_hangs()
         {
             if !self.turn() || self.scene.board.clock.now_ns() > deadline_ns {
                 break;
@@ -345,5 +381,9 @@ impl<'a, D: Device> Driver<'a, D> {
             .members()
             .filter(|member| !member.has(DRAINED));
         self.seen.undrained = left.count() as u64;
+        if !self.no_client_hangs() {
+            let text = "a client that hung was not reclaimed in time";
+            self.seen.errors.push(text.into());
+        }
     }
 }

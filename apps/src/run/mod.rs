@@ -8,6 +8,7 @@ mod board;
 mod breaks;
 mod chaos;
 mod drive;
+mod hangs;
 mod harm;
 mod oracle;
 mod pattern;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::bail;
 use keyfence::config::Config;
-use keyfence::ids::{ContextId, LcoreId};
+use keyfence::ids::{ContextId, LcoreId, PeerId};
 use keyfence::pmd::Device;
-use keyfence::{EngineBuilder, EngineEvent};
+use keyfence::{Client, ClientConfig, EngineBuilder, EngineEvent};
 use keyfence_mempool::PageKind;
 use keyfence_mempool::sync::Arc;
 
@@ -21,6 +21,8 @@ pub struct Scene<D: Device> {
     pub board: Arc<Board>,
     /// The arenas.
     pub arenas: Vec<ArenaFacts>,
+    /// The names of both engines.
+    names: [String; 2],
     host: Host<Harm<D>>,
 }
 
@@ -100,6 +102,7 @@ impl<D: Device> Scene<D> {
         let mut scene = Self {
             board,
             arenas,
+            names: [0, 1].map(|side| config.engines[side].name.clone()),
             host,
         };
         for side in 0..2 {
@@ -115,6 +118,20 @@ impl<D: Device> Scene<D> {
         let lcore = LcoreId((index % engine.lcores()) as u16);
         let opened = engine.open(lcore, &name_of(index), 1, Box::new(worker));
         opened.expect("the lcore exists, and the name is short");
+    }
+
+    /// Opens a client where worker `index` of `side` lives.
+    pub fn open_client(&mut self, side: usize, index: usize, name: &str) -> Client {
+        let engine = self.host.engine(side);
+        let lcore = LcoreId((index % engine.lcores()) as u16);
+        let opened = engine.open_client(lcore, name, 1, ClientConfig::default());
+        opened.expect("the lcore exists, and the name is short")
+    }
+
+    /// Whether a peer of `side` is the other side.
+    pub fn is_other(&mut self, side: usize, peer: PeerId) -> bool {
+        let name = self.host.engine(side).peer_name(peer);
+        name == Some(&*self.names[1 - side])
     }
 
     /// Has a context reclaimed.

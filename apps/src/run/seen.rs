@@ -28,6 +28,8 @@ pub struct Seen {
     pub unasked: u64,
     /// Contexts that panicked since they were told to.
     pub panicked: u64,
+    /// Clients that hung, and were reclaimed.
+    pub hung: u64,
     /// Lanes that were broken, and their repairs.
     pub repairs: Repairs,
     /// Whether the sessions of both sides stood.

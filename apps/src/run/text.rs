@@ -114,8 +114,12 @@ fn operations(text: &mut String, report: &RunReport) -> fmt::Result {
 /// What a run did beside kills and revokes, if it did.
 fn troubles(text: &mut String, report: &RunReport) -> fmt::Result {
     let (coverage, lanes) = (&report.coverage, &report.lanes);
-    if coverage.panics > 0 {
-        writeln!(text, "{} contexts panicked", coverage.panics)?;
+    if coverage.panics + coverage.hangs > 0 {
+        let (panics, hangs) = (coverage.panics, coverage.hangs);
+        writeln!(
+            text,
+            "{panics} contexts panicked; {hangs} clients hung until their lease ran out"
+        )?;
     }
     if lanes.repairs > 0 {
         writeln!(

@@ -171,6 +171,7 @@ impl Verdict {
         self.checks.unfinished_ops += seen.undrained;
         self.checks.bystander_errors += seen.peers_down + seen.unasked + seen.repairs.unasked;
         self.coverage.panics = seen.panicked;
+        self.coverage.hangs = seen.hung;
         self.reclaim.contexts_reclaimed = seen.reclaimed;
         self.reclaim.quarantined += seen.quarantined;
         self.reclaim.reclaim_ns =
@@ -274,6 +275,7 @@ impl Verdict {
                 self.coverage.panics as f64,
                 minima.panics as f64,
             ),
+            ("min_hangs", seen.hung as f64, minima.hangs as f64),
         ];
         for (name, value, least) in reached {
             if value < least {

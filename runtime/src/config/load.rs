@@ -46,6 +46,8 @@ pub struct Troubles {
     pub dead_keys_per_s: f64,
     /// `panics_per_s`: contexts whose service panics, a second.
     pub panics_per_s: f64,
+    /// `hangs_per_s`: clients that make a grant and hang until their lease runs out, a second.
+    pub hangs_per_s: f64,
 }
 
 /// Weights of the operations of a load; at least one is not 0.
@@ -80,6 +82,8 @@ pub struct Minima {
     pub dead_keys: u64,
     /// `min_panics`: contexts that panicked and were reclaimed.
     pub panics: u64,
+    /// `min_hangs`: clients that hung and were reclaimed when their lease had run out.
+    pub hangs: u64,
 }
 
 impl Default for LoadConfig {
@@ -156,6 +160,10 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
         "panics_per_s",
         Kind::Number(0.0, 1e6, |l| &mut l.troubles.panics_per_s),
     ),
+    Key::optional(
+        "hangs_per_s",
+        Kind::Number(0.0, 1e6, |l| &mut l.troubles.hangs_per_s),
+    ),
     Key::required(
         "min_operations",
         Kind::Count64(0, u64::MAX, |l| &mut l.minima.operations),
@@ -193,6 +201,10 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
     Key::optional(
         "min_panics",
         Kind::Count64(0, u64::MAX, |l| &mut l.minima.panics),
+    ),
+    Key::optional(
+        "min_hangs",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.hangs),
     ),
 ];
 

@@ -272,6 +272,7 @@ fn troubles_need_engines_that_bear_them_and_minima_that_miss_them() {
         ("lane_breaks_per_s", "min_lane_repairs"),
         ("dead_keys_per_s", "min_dead_keys"),
         ("panics_per_s", "min_panics"),
+        ("hangs_per_s", "min_hangs"),
     ] {
         let key = format!("load.{minimum}");
         let what = [&*format!("{trouble} is 3")];

@@ -21,6 +21,7 @@ use cell::Cell;
 use memory::Revoking;
 use ops::Ops;
 use partner::{Lookup, Use};
+pub use plan::small_bytes;
 use plan::{Plan, Role, Wanted};
 use traffic::Pace;
 

@@ -114,13 +114,13 @@ impl Worker {
         let members =
             [self.side, 1 - self.side].map(|side| &self.board.sides[side].members[self.index]);
         members[0].clear(HOT);
-        let alone = !members[1].has(DOOMED);
+        let partner_lives = !members[1].has(DOOMED);
         let Some(at) = self.uses.iter().position(|entry| entry.import.id == id) else {
             return self.bystander_error(|| format!("Revoked({id:?}) of no import"));
         };
         let entry = &mut self.uses[at];
         entry.revoked = true;
-        entry.alone = alone;
+        entry.alone = partner_lives && Some(entry.import.owner) == self.partner;
         self.revoked += 1;
         if entry.in_flight > 0 {
             self.recheck_ns = Some(now_ns);

@@ -68,6 +68,12 @@ fn check_minima(load: &LoadConfig, report: &mut Report<'_>) {
             "panics_per_s",
             troubles.panics_per_s,
         ),
+        (
+            "min_hangs",
+            minima.hangs,
+            "hangs_per_s",
+            troubles.hangs_per_s,
+        ),
     ] {
         let keys = [minimum, trouble].map(|key| format!("load.{key}"));
         report.check(&[&keys[0], &keys[1]], || {
