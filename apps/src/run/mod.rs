@@ -249,7 +249,7 @@ mod tests {
     fn r5_a_lane_that_breaks_unasked_is_repaired_and_is_a_bystander_error_all_the_same() {
         let mut config = config("chaos.toml");
         let load = config.load.as_mut().expect("it has one");
-        load.duration_ns = 1_500_000_000;
+        load.duration_ns = 3_000_000_000;
         load.troubles = Troubles::default();
         load.minima = Minima {
             max_quarantined: u64::MAX,
@@ -257,7 +257,7 @@ mod tests {
         };
         let breaks = Injection::ErrorQp {
             target: Target::Created(1),
-            after: 2000,
+            after: 300,
         };
         let finished = finished(&config, [Plan::new([breaks]), Plan::default()]);
         let report = serde_json::to_value(&finished.report).expect("it is an object");
