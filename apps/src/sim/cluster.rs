@@ -118,7 +118,12 @@ impl<'a> Cluster<'a> {
         let device = Check::new(self.world.device(HOST_NAMES[at]));
         let ledger = device.ledger();
         self.books.open().started(at, Arc::clone(&ledger));
-        let device = Tap::new(device, at, self.books.clone(), self.tape.clone());
+        let device = Tap::new(
+            device,
+            (at, plan.limits.reclaim_budget_wrs),
+            self.books.clone(),
+            self.tape.clone(),
+        );
         let seed = u128::from(self.dice.bits()) << 64 | u128::from(self.dice.bits());
         let engine = builder.build(device, seed);
         let mut engine = engine.map_err(|error| format!("engine {}: {error}", HOST_NAMES[at]))?;

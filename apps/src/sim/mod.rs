@@ -3,6 +3,7 @@
 
 mod actor;
 mod books;
+mod budget;
 mod cluster;
 mod coverage;
 mod harm;

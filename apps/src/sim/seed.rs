@@ -250,6 +250,32 @@ mod tests {
         assert!(met.0 > 50 && met.1 > 20 && met.2 > 10, "{met:?}");
     }
 
+    /// Calls hang, so that regions do not end, on lanes that are sound: their owner's and their holders' engines are told how much is left.
+    #[test]
+    fn r2_what_an_end_leaves_in_quarantine_is_said() {
+        let mut heard = (0, 0);
+        let plans = (0..SEEDS).map(Plan::of);
+        for mut plan in plans
+            .filter(|plan| plan.key_mode == KeyMode::Region && plan.liar.is_none())
+            .take(12)
+        {
+            plan.is_gentle = false;
+            plan.only_breaks = false;
+            plan.faults = SimFaults::default();
+            plan.meddling.hang = 1_500;
+            plan.meddling.stop = 0;
+            plan.meddling.restart = 0;
+            for host in &mut plan.hosts {
+                host.limits.rebuilds = 0;
+            }
+            let outcome = run_plan(&plan, false);
+            assert_eq!(outcome.failures, [], "seed {}", plan.seed);
+            heard.0 += outcome.tally.quarantines;
+            heard.1 += outcome.tally.quarantines_heard;
+        }
+        assert!(heard.0 > 40 && heard.1 > 5, "{heard:?}");
+    }
+
     #[test]
     fn without_faults_nothing_is_lost() {
         for seed in 0..20 {

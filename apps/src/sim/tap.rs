@@ -14,6 +14,7 @@ use keyfence_mempool::arena::Arena;
 use keyfence_mempool::sync::Arc;
 
 use super::books::Shared;
+use super::budget::StepBudget;
 
 /// Lines that are kept.
 const KEPT: usize = 1_000_000;
@@ -68,6 +69,8 @@ impl Reel {
 pub struct Tap<D> {
     inner: D,
     host: usize,
+    /// What reclaims may post in a step of an lcore.
+    budget_wrs: u32,
     books: Shared,
     tape: Tape,
 }
@@ -75,15 +78,18 @@ pub struct Tap<D> {
 pub struct TapPath<P> {
     inner: P,
     host: usize,
+    budget: StepBudget,
     books: Shared,
     tape: Tape,
 }
 
 impl<D: Device> Tap<D> {
-    pub fn new(inner: D, host: usize, books: Shared, tape: Tape) -> Self {
+    /// Of a host, whose reclaims may post so much in a step of an lcore.
+    pub fn new(inner: D, (host, budget_wrs): (usize, u32), books: Shared, tape: Tape) -> Self {
         Self {
             inner,
             host,
+            budget_wrs,
             books,
             tape,
         }
@@ -188,6 +194,7 @@ impl<D: Device> Device for Tap<D> {
         Ok(TapPath {
             inner: self.inner.open_path(lcore)?,
             host: self.host,
+            budget: StepBudget::new(self.budget_wrs),
             books: self.books.clone(),
             tape: self.tape.clone(),
         })
@@ -209,6 +216,13 @@ impl<P: DataPath> DataPath for TapPath<P> {
         }
         let mut reel = self.tape.reel();
         reel.posted += taken as u64;
+        if let Some(spent) = self.budget.spend(reel.now_ns, qp, &work[..taken]) {
+            let what = format!(
+                "engine {}: reclaims post {spent} requests in a step",
+                self.host
+            );
+            self.books.open().fail("r5_budget", what);
+        }
         for request in &work[..taken] {
             let host = self.host;
             reel.note(|line| {

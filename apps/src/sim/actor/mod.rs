@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use keyfence::ids::{GrantId, RemoteContext};
 use keyfence::{Buf, Context, Event, Import, Message, Service, Status, Work};
 
-use super::books::Shared;
+use super::books::{Shared, Told};
 use crate::random::Random;
 use shelf::Kept;
 pub use shelf::Shelf;
@@ -230,8 +230,13 @@ impl Service for Actor {
                     .open()
                     .flushed(self.host, cx.id(), token, quarantined)
             }
-            Event::ContextGone { context, .. } => {
-                self.books.open().gone(self.host, &context);
+            Event::ContextGone {
+                context,
+                quarantined_keys: keys,
+                quarantined_bytes: bytes,
+            } => {
+                let told = Told { keys, bytes };
+                self.books.open().gone(self.host, &context, told);
                 self.others.retain(|other| *other != context);
             }
             Event::PeerDown(peer) => {

@@ -4,13 +4,15 @@ use keyfence::ids::{ContextId, GrantId, PeerId, RemoteContext};
 use keyfence::{EngineEvent, QuarantineReason};
 
 use super::grants::GrantEnd;
-use super::{Books, HostBook};
+use super::{Books, HostBook, Told};
 
 pub struct ContextBook {
     pub name: String,
     pub ending: Ending,
     /// How often it has resumed behind operations of unknown end.
     pub resumes: u32,
+    /// What its end has left there.
+    pub quarantine: Option<Told>,
 }
 
 /// Where a context is in its life.
@@ -72,7 +74,17 @@ impl Books {
                 self.in_time(host, *context, *took_ns);
                 self.reclaimed(host, *context);
             }
-            EngineEvent::Quarantined { context, why, .. } => self.quarantined(host, *context, *why),
+            EngineEvent::Quarantined {
+                context,
+                keys,
+                bytes,
+                why,
+                ..
+            } => {
+                let (keys, bytes) = (*keys, *bytes);
+                self.quarantine_told(host, *context, Told { keys, bytes });
+                self.quarantined(host, *context, *why);
+            }
             EngineEvent::ServicePanicked { context } => self.ending(host, *context),
             EngineEvent::PeerUp(peer) => {
                 let now_ns = self.world.now_ns();
@@ -125,6 +137,7 @@ impl Books {
             name: name.to_owned(),
             ending: Ending::Lives,
             resumes: 0,
+            quarantine: None,
         };
         if self.hosts[host].contexts.insert(id, book).is_some() {
             self.fail(
@@ -218,7 +231,8 @@ impl Books {
     }
 
     /// R2: a context of a peer is said to be gone.
-    pub fn gone(&mut self, host: usize, remote: &RemoteContext) {
+    pub fn gone(&mut self, host: usize, remote: &RemoteContext, told: Told) {
+        self.gone_told(host, remote, told);
         let who = self.remote(host, remote);
         let known = self.hosts[who.host].contexts.get(&who.id);
         if let Some(book) = known
@@ -245,7 +259,7 @@ impl Books {
     }
 
     /// Whether what an engine knows of a peer can only be of the peer's present life: nobody has started again.
-    fn sees_present_life(&self, host: usize, peer: PeerId) -> bool {
+    pub(super) fn sees_present_life(&self, host: usize, peer: PeerId) -> bool {
         self.hosts[self.host_of(host, peer)].life == 0
     }
 

@@ -8,6 +8,7 @@ mod keys;
 mod memory;
 mod messages;
 mod ops;
+mod quarantine;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ use keyfence::pmd::wrap::check::Ledger;
 use super::plan::Plan;
 use crate::random::mix;
 pub use ops::About;
+pub use quarantine::Told;
 
 /// A check, by the name of the promise it is of.
 pub type Check = &'static str;
@@ -54,6 +56,8 @@ pub struct Tally {
     pub grants_quarantined: u64,
     pub reclaims: u64,
     pub quarantines: u64,
+    /// Notices of another engine's context with something in quarantine, held against what that engine's device honours.
+    pub quarantines_heard: u64,
     pub sessions_lost: u64,
     pub flushes: u64,
     pub accesses: u64,

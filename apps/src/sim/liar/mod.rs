@@ -102,7 +102,8 @@ impl Liar {
     pub fn start(&mut self) -> Result<(), String> {
         let device = self.world.device(self.name);
         self.books.open().started_without_books(self.host);
-        let device = Tap::new(device, self.host, self.books.clone(), self.tape.clone());
+        let host = (self.host, u32::MAX);
+        let device = Tap::new(device, host, self.books.clone(), self.tape.clone());
         let address = format!("local:{}", self.name);
         let link = Link::new(device, Arc::clone(&self.arena), &address);
         self.link = Some(link.map_err(|error| format!("the liar: {error}"))?);
