@@ -344,6 +344,13 @@ impl Core {
         self.say_lists_due();
     }
 
+    /// Posts a request that takes no receive at the peer, and fails if its end is gone. It is signaled, since nothing may be posted behind it that would prove it.
+    fn post_probe(&mut self, lane: LaneId) {
+        self.stage(lane, Flight::Frame, empty_write(), SgeList::EMPTY);
+        let probe = self.lane_mut(lane).staged.last_mut();
+        probe.expect("staged just now").signaled = true;
+    }
+
     /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its
     /// length: a lcore that did not step itself must not take its own absence for the peer's.
     fn keep_alive(&mut self) {
@@ -361,7 +368,7 @@ impl Core {
             if entry.is_up() {
                 // The last one waits for a credit of a peer whose end may be gone; and nothing that is posted would tell.
                 if entry.link.control.waits_to_keep_alive() && entry.inflight.len() == 0 {
-                    self.stage(lane, Flight::Frame, empty_write(), SgeList::EMPTY);
+                    self.post_probe(lane);
                 }
                 self.ask(lane, Request::KeepAlive);
             }

@@ -4,6 +4,7 @@
 mod pair;
 
 mod crossing;
+mod unheard;
 
 use std::sync::Arc;
 
