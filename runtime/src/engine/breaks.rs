@@ -3,7 +3,7 @@
 
 use keyfence_pmd::{QpId, SgeList};
 
-use crate::engine::command::{PeerSizes, ToControl};
+use crate::engine::command::{PeerSizes, ToControl, Unrepairable};
 use crate::engine::complete::receive_slot;
 use crate::engine::retire::empty_write;
 use crate::engine::state::Core;
@@ -106,8 +106,6 @@ impl Core {
         let was_admitted = entry.phase == LanePhase::Admitted;
         entry.phase = LanePhase::Draining { until_ns };
         self.lanes_draining += 1;
-        // The next one has a list of its own.
-        self.lists_due &= !(1 << lane.0);
         entry.link.control.clear();
         entry.closing.clear();
         // What the device has not taken is never posted; it counts as flushed.
@@ -120,9 +118,16 @@ impl Core {
         }
         // Completed long since: nothing lands in them.
         entry.greeting.held.clear();
+        self.drop_list(lane);
         self.stats.lanes_broken += 1;
         self.outbox.push(ToControl::LaneBroken(lane));
         self.repair_broke(lane, was_admitted);
+    }
+
+    /// Breaks a lane whose session can't go on.
+    pub(super) fn give_up_session(&mut self, lane: LaneId, why: Unrepairable) {
+        self.break_lane(lane);
+        self.outbox.push(ToControl::Unrepairable { lane, why });
     }
 
     /// The queue pair is in error: keys of the lane are retired.
@@ -341,7 +346,7 @@ impl Core {
         self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
         self.check_leases();
         self.keep_alive();
-        self.say_lists_due();
+        self.look_at_lists();
     }
 
     /// Posts a request that takes no receive at the peer, and fails if its end is gone. It is signaled, since nothing may be posted behind it that would prove it.
@@ -374,7 +379,7 @@ impl Core {
             }
             if silent_ns > self.timeouts.reconnect_timeout_ns.max(2 * interval_ns) {
                 self.stats.peers_silent += 1;
-                self.break_lane(lane);
+                self.give_up_session(lane, Unrepairable::Silent);
             }
         }
     }

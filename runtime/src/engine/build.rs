@@ -437,7 +437,7 @@ impl EngineBuilder {
             imports: Imports::new(limits.imports, contexts),
             lanes: (0..lanes).map(|_| None).collect(),
             lanes_taken: 0,
-            lists_due: 0,
+            lists: crate::engine::relist::Lists::default(),
             lanes_draining: 0,
             first_lane: 0,
             peers: self.peer_views(limits),

@@ -21,6 +21,25 @@ use crate::lane::remote::RemoteSlot;
 use crate::limits::LimitError;
 use crate::service::Code;
 
+/// Why the session of a lane can't go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Unrepairable {
+    /// The two ends do not speak of the same lane.
+    #[error("the peer says that it has taken other messages than can have reached it")]
+    Contradiction,
+    /// Where a part of the grants has no key, the peer would take those for dead.
+    #[error(
+        "the lane that replaces a broken one has fewer windows than there are live grants on it"
+    )]
+    Windows,
+    /// No lane's end makes a region's value worthless.
+    #[error("the peer has acknowledged too few revoked keys (limits.peer.parked_keys)")]
+    Parked,
+    /// It has had the time that a repair would have.
+    #[error("the peer has given no sign of life for timeouts.reconnect")]
+    Silent,
+}
+
 /// From the control side to an lcore.
 pub(super) enum Command {
     /// Open a context.
@@ -190,8 +209,13 @@ pub(super) enum ToControl {
     LaneBroken(LaneId),
     /// A repair has ended: operations are posted on this lane, which was made for it.
     LaneRepaired(LaneId),
-    /// What the peer says on this lane, which was made for a repair, does not fit what was sent: the session can't go on.
-    Unrepairable(LaneId),
+    /// The session of a lane can't go on.
+    Unrepairable {
+        /// The lane.
+        lane: LaneId,
+        /// Why.
+        why: Unrepairable,
+    },
     /// End a key by deallocating its window.
     Dealloc {
         /// The lane.

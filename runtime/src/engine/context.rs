@@ -282,7 +282,7 @@ impl Context<'_> {
         };
         core.hold(pool, buf.id());
         let id = core.grants.insert(grant).expect("admitted above");
-        // On a lane that is being repaired its key comes with the new queue pair.
+        // On a lane that is being repaired its key comes with the list.
         if core.takes_keys(lane) {
             core.begin_key(id);
         }
@@ -391,7 +391,7 @@ impl Core {
     ) -> Result<(), GrantError> {
         let in_use = self.grants.in_use();
         Limit::Grants.admit(self.limits.grants.into(), in_use.into(), 1)?;
-        if self.keys.is_full() {
+        if !self.has_spare_key() {
             let grants = self.limits.grants.into();
             Limit::Grants.admit(grants, grants, 1)?;
         }

@@ -216,7 +216,7 @@ impl<D: Device> ControlSide<D> {
             ToControl::HelloCame { lane, hello } => self.hello_came(lcore, lane, &hello),
             ToControl::LaneBroken(lane) => self.lane_broke(lcore, lane),
             ToControl::LaneRepaired(lane) => self.lane_repaired(lcore, lane),
-            ToControl::Unrepairable(lane) => self.unrepairable(lcore, lane),
+            ToControl::Unrepairable { lane, why } => self.unrepairable(lcore, lane, why),
             ToControl::Dealloc { lane, key, window } => {
                 if let Some(record) = self.peers.lane_mut(lcore, lane) {
                     record.windows.retain(|known| *known != window);

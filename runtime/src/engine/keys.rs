@@ -2,7 +2,7 @@
 
 use keyfence_pmd::Rkey;
 
-use crate::engine::command::ToControl;
+use crate::engine::command::{ToControl, Unrepairable};
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::grant::keys::Key;
@@ -29,7 +29,7 @@ impl Core {
             listed: false,
             charged: false,
         };
-        let name = self.keys.insert(key).expect("as many keys as grants");
+        let name = self.keys.insert(key).expect("admitted before");
         let key = name.ix();
         self.grants.at_mut(id.slot).key_begun(key);
         let (scope, bound) = match window {
@@ -157,10 +157,10 @@ impl Core {
             return;
         };
         self.stats.peers_past_parked += 1;
-        if self.caps.regions {
-            self.outbox.push(ToControl::Unrepairable(lane));
+        match self.caps.regions {
+            true => self.give_up_session(lane, Unrepairable::Parked),
+            false => self.break_lane(lane),
         }
-        self.break_lane(lane);
     }
 
     /// The key is dead: R4 allows its window and slot to be used again, and its grant's slot if it was the last one.

@@ -4,6 +4,7 @@
 use keyfence_pmd::{Device, RequestId};
 
 use crate::engine::backoff::Backoff;
+use crate::engine::command::Unrepairable;
 use crate::engine::control::ControlSide;
 use crate::engine::peers::{LaneRecord, PeerPhase};
 use crate::event::EngineEvent;
@@ -54,11 +55,13 @@ impl<D: Device> ControlSide<D> {
         if record.broken {
             return;
         }
-        if self.is_trying(&record) {
-            return self.try_failed(&record);
-        }
-        if !self.may_rebuild(&record) {
+        let is_try = self.is_trying(&record);
+        // One that was admitted counts, whether its repair came to an end or not: a peer that has the secret can make and break as many as it likes.
+        if (record.up || !is_try) && !self.may_rebuild(&record) {
             return self.end_session(record.peer, JoinRefusal::LaneBroke);
+        }
+        if is_try {
+            return self.try_failed(&record);
         }
         let now_ns = self.now_ns;
         let rebuild = self.rebuild_of(&record);
@@ -166,13 +169,14 @@ impl<D: Device> ControlSide<D> {
         });
     }
 
-    /// What the peer says does not fit: the session can't go on.
-    pub fn unrepairable(&mut self, lcore: LcoreId, lane: LaneId) {
+    /// The session of a lane can't go on.
+    pub fn unrepairable(&mut self, lcore: LcoreId, lane: LaneId, why: Unrepairable) {
         let Some(record) = self.peers.lane_mut(lcore, lane).cloned() else {
             return;
         };
         let peer = self.peers.get(record.peer);
         if (peer.phase, peer.session) == (PeerPhase::Up, record.session) {
+            tracing::warn!(peer = %self.peers.get(record.peer).name, %why, "a session is given up");
             self.end_session(record.peer, JoinRefusal::LaneBroke);
         }
     }

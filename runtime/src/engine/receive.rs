@@ -3,6 +3,7 @@
 use crate::context::state::{HeldLanding, HeldMessage, Phase};
 use crate::engine::state::Core;
 use crate::event::{Event, Message};
+use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
 use crate::lane::credits::ReceiveWindow;
 use crate::lane::greeting::{HeldFrame, PeerHello};
@@ -238,10 +239,9 @@ impl Core {
         bytes: u64,
     ) {
         let owner = self
-            .grants
-            .get(grant)
+            .grant_of_peer(lane, grant)
             // One that has ended keeps its name while its keys' values may be known; its owner's slot may be another's by then (R12).
-            .filter(|entry| entry.lane == lane && !entry.ended)
+            .filter(|entry| !entry.ended)
             .map(|entry| entry.context);
         let Some(context) = self.admit_message(lane, header) else {
             return;
@@ -290,9 +290,17 @@ impl Core {
         self.credit_if_due(lane, context);
     }
 
+    /// A grant that the other end of a lane may speak of. One that was taken back is not moved when its lane's link is, and another peer's lane may have the place by now (R12).
+    fn grant_of_peer(&self, lane: LaneId, grant: GrantId) -> Option<&Grant> {
+        let on = self.lane(lane);
+        let entry = self.grants.get(grant)?;
+        let holder = (entry.holder.peer, entry.holder.session);
+        (entry.lane == lane && holder == (on.peer, on.session)).then_some(entry)
+    }
+
     fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
-        match self.grants.get(grant) {
-            Some(entry) if entry.lane == lane => {
+        match self.grant_of_peer(lane, grant) {
+            Some(entry) => {
                 let key = entry.key;
                 self.take_back(grant.slot);
                 if let Some(key) = key {

@@ -4,12 +4,36 @@
 //! other end's `Begin`: from there on nothing is posted there before the list is in force, and then by the keys in it alone. So that is its word that it has forgotten the values
 //! before (R8).
 
-use crate::engine::command::ToControl;
+use crate::engine::command::Unrepairable;
 use crate::engine::state::Core;
 use crate::grant::table::Grant;
 use crate::ids::LaneId;
 use crate::lane::queue::Request;
 use crate::reclaim::{self, KeyIx, KeyState};
+
+/// How often the lists that wait for keys are looked through: a walk over the table of grants for each (R5).
+const LOOK_INTERVAL_NS: u64 = 1_000_000;
+
+/// The lists of repairs that are not said yet.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    /// The slots of their lanes.
+    due: u128,
+    /// Keys that those wait for which could be said otherwise: nobody else gets these.
+    awaited: usize,
+    /// When they were last looked through.
+    looked_ns: u64,
+}
+
+impl Lists {
+    fn is_due(&self, lane: LaneId) -> bool {
+        self.due & 1 << lane.0 != 0
+    }
+
+    fn said(&mut self, lane: LaneId) {
+        self.due &= !(1 << lane.0);
+    }
+}
 
 impl Core {
     /// Has the grants of the lane before named with new keys, as soon as there is one for each.
@@ -20,18 +44,43 @@ impl Core {
                 self.grants.at_mut(slot).lane = new;
             }
         }
-        self.lists_due |= 1 << new.0;
+        self.lists.due |= 1 << new.0;
         self.list_if_due(new);
+    }
+
+    /// The lane has broken: the next one has a list of its own.
+    pub(super) fn drop_list(&mut self, lane: LaneId) {
+        self.lists.said(lane);
     }
 
     /// Whether a new grant has its key at once, and not with the others in a list.
     pub(super) fn takes_keys(&self, lane: LaneId) -> bool {
-        self.lane(lane).is_up() && self.lists_due & 1 << lane.0 == 0
+        self.lane(lane).is_up() && !self.lists.is_due(lane)
     }
 
-    /// Looks whether lists that wait can be said: keys are free, or the other end has begun. A walk over the table of grants for each, so not at each key that ends.
+    /// Whether a key is free that no list waits for.
+    pub(super) fn has_spare_key(&self) -> bool {
+        let awaited = if self.lists.due == 0 {
+            0
+        } else {
+            self.lists.awaited
+        };
+        self.keys.free() > awaited
+    }
+
+    /// Looks now and then whether keys have come free that lists wait for.
+    pub(super) fn look_at_lists(&mut self) {
+        let since_ns = self.now_ns.saturating_sub(self.lists.looked_ns);
+        if self.lists.due != 0 && since_ns >= LOOK_INTERVAL_NS {
+            self.say_lists_due();
+        }
+    }
+
+    /// Says the lists for which all is there: keys, and in key mode `region` the other end's `Begin`.
     pub(super) fn say_lists_due(&mut self) {
-        let mut due = self.lists_due;
+        self.lists.looked_ns = self.now_ns;
+        self.lists.awaited = 0;
+        let mut due = self.lists.due;
         while due != 0 {
             let lane = due.trailing_zeros() as u16;
             due &= due - 1;
@@ -40,18 +89,20 @@ impl Core {
     }
 
     fn list_if_due(&mut self, lane: LaneId) {
-        let (regions, wanted) = (self.caps.regions, self.unkeyed_on(lane).count());
+        let regions = self.caps.regions;
+        if regions && !self.lane(lane).link.repair.has_begun_there() {
+            return;
+        }
+        let wanted = self.unkeyed_on(lane).count();
         if !regions && wanted > self.lane(lane).free_windows.len() {
             // Said of a part, the rest would be dead at the other end; and nothing may be posted here before the session is over.
-            self.break_lane(lane);
-            self.outbox.push(ToControl::Unrepairable(lane));
+            return self.give_up_session(lane, Unrepairable::Windows);
+        }
+        if wanted > self.keys.free() {
+            self.lists.awaited += wanted;
             return;
         }
-        let waits = regions && !self.lane(lane).link.repair.has_begun_there();
-        if waits || wanted > self.keys.free() {
-            return;
-        }
-        self.lists_due &= !(1 << lane.0);
+        self.lists.said(lane);
         for slot in 0..self.grants.touched() {
             if self.is_unkeyed(slot, lane) {
                 self.begin_key(self.grants.id(slot));

@@ -1,7 +1,7 @@
 //! The repair of a lane on its lcore: the link of one that broke moves to a new one, both ends name what is live, and what the break cut off is judged. What is to be
 //! done when is the machine's to say (`lane/repair`); the control side's part, queue pairs and connections, is `engine/rebuild.rs`.
 
-use crate::engine::command::ToControl;
+use crate::engine::command::{ToControl, Unrepairable};
 use crate::engine::state::Core;
 use crate::grant::import::{ImportPhase, PeerGrant};
 use crate::grant::table::Grant;
@@ -197,9 +197,16 @@ impl Core {
         }
     }
 
-    /// Whether a grant may be made on a lane that has no queue pair now: the next one has a window for each.
+    /// Whether a grant may be made on a lane that gives none a key now: there must be a window for each, those that the queue pair has or the next one will have.
     pub(super) fn admit_keyless_grant(&mut self, lane: LaneId) -> Result<(), LimitError> {
-        let windows = u64::from(self.limits.windows);
+        if self.caps.regions {
+            return Ok(());
+        }
+        let entry = self.lane(lane);
+        let windows = match entry.is_up() {
+            true => entry.windows.len() as u64,
+            false => u64::from(self.limits.windows),
+        };
         let waiting = self.grants_on(lane);
         Limit::Windows.admit(windows, waiting, 1)
     }
@@ -274,8 +281,8 @@ impl Core {
         let sent = link.messages_sent.wrapping_sub(link.messages_proven);
         if beyond_proof > sent && link.repair.awaits_begin(repair) {
             self.stats.frames_refused += 1;
-            self.outbox.push(ToControl::Unrepairable(lane));
-            return;
+            let why = Unrepairable::Contradiction;
+            return self.outbox.push(ToControl::Unrepairable { lane, why });
         }
         self.tell_repair(lane, Event::Begin { repair, received });
     }

@@ -12,6 +12,7 @@ use crate::context::quota::PeerQuota;
 use crate::context::state::{Contexts, Phase};
 use crate::engine::command::Outbox;
 use crate::engine::lookup::Lookups;
+use crate::engine::relist::Lists;
 use crate::engine::stats::Stats;
 use crate::engine::timers::Timers;
 use crate::engine::zero::Zeroing;
@@ -160,8 +161,8 @@ pub struct Core {
     pub(super) lanes: Vec<Option<Box<Lane>>>,
     /// Which of these exist, a bit each.
     pub(super) lanes_taken: u128,
-    /// Those whose repair waits to say its list, likewise.
-    pub(super) lists_due: u128,
+    /// The lists of their repairs.
+    pub(super) lists: Lists,
     /// How many of them are being drained.
     pub(super) lanes_draining: u16,
     /// The slot from which on lanes post in this step.

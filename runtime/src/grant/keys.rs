@@ -115,11 +115,6 @@ impl Keys {
         }
     }
 
-    /// Whether there is no room for another one.
-    pub fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
     /// Those of a grant that are not dead. A walk over the table: for diagnosis.
     pub fn of_grant(&self, grant: u32) -> impl Iterator<Item = KeyIx> {
         let slots = self.slots.iter().zip(0..);

@@ -92,7 +92,7 @@ pub struct PeerLimits {
     pub imports: u32,
     /// `exposed_bytes`: bytes of the grants made to it.
     pub exposed_bytes: u64,
-    /// `parked_keys`: keys proven dead whose value it has not acknowledged (R8). Past it the lane breaks, and with it the session.
+    /// `parked_keys`: keys proven dead whose value it has not acknowledged (R8). Past it the lane breaks: it is repaired, or its session ends; in key mode `region` the session ends.
     pub parked_keys: u32,
 }
 

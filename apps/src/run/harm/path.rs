@@ -1,7 +1,8 @@
 //! The poll path of a device that does harm.
 
 use keyfence::pmd::{
-    Completion, DataPath, Device, QpId, ReceiveRequest, Remote, WorkId, WorkOp, WorkRequest,
+    Completion, DataPath, Device, QpId, ReceiveRequest, Remote, WcStatus, WorkId, WorkOp,
+    WorkRequest,
 };
 use keyfence_mempool::sync::Arc;
 
@@ -136,7 +137,12 @@ impl Harmful {
     fn ended(&mut self, done: &Completion) {
         if self.hostile == Some((done.qp, done.id)) {
             self.hostile = None;
-            self.wishes.ended(!done.is_success());
+            // One that was flushed was tried by nobody.
+            match done.status {
+                WcStatus::Success => self.wishes.ended(false),
+                WcStatus::RemoteAccess => self.wishes.ended(true),
+                _ => {}
+            }
         }
         if done.is_success() {
             let dead = self.mortals.succeeded(done.qp, done.id);

@@ -1,6 +1,7 @@
 //! What a context submits behind an operation that a break has left with an unknown end (REQUIREMENTS section 5, "What happens to operations at a break"): nothing of it
 //! is executed on that lane before the context resumes. So "write the data, then send ready" never becomes "ready" without data.
 
+use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 
 use keyfence::ids::{ContextId, ImportId, LcoreId, RemoteContext, SessionId};
@@ -23,7 +24,7 @@ pub struct Eras {
 
 struct Doubt {
     lane: Lane,
-    era: u32,
+    eras: RangeInclusive<u32>,
     token: u64,
     import: ImportId,
 }
@@ -64,13 +65,15 @@ impl Books {
     pub(super) fn judge_era(&mut self, host: usize, by: ContextId, op: &OpBook, done: &OpDone) {
         let (who, Submission { to, is_plain, era }) = (self.who(host, by), op.submission);
         let (lane, token) = ((who, to.session, to.id.lcore), done.token);
+        // From its submission until it is told: a resume in between was called too early, and counts for nothing.
+        let eras = era..=self.era_of(host, by).max(era);
         match (done.status, op.about) {
             (Status::Ok, _) => self.executed_in_era(who, op.submission, token),
-            (Status::NotSent, _) => self.stalled_in_era(lane, era, token),
+            (Status::NotSent, _) => self.stalled_in(lane, eras, token),
             (Status::Indeterminate, About::Stamped(import)) if is_plain => {
                 self.eras.doubts.push(Doubt {
                     lane,
-                    era,
+                    eras,
                     token,
                     import,
                 });
@@ -86,10 +89,12 @@ impl Books {
         self.judge(lane, submission.era);
     }
 
-    fn stalled_in_era(&mut self, lane: Lane, era: u32, token: u64) {
-        let found = self.eras.all.entry((lane, era)).or_default();
-        found.stalled = Some(found.stalled.map_or(token, |first| first.min(token)));
-        self.judge(lane, era);
+    fn stalled_in(&mut self, lane: Lane, eras: RangeInclusive<u32>, token: u64) {
+        for era in eras {
+            let found = self.eras.all.entry((lane, era)).or_default();
+            found.stalled = Some(found.stalled.map_or(token, |first| first.min(token)));
+            self.judge(lane, era);
+        }
     }
 
     /// A step is over: a write whose import its living context still holds was cut off by a break.
@@ -101,7 +106,7 @@ impl Books {
             let lives = context.is_some_and(|context| context.ending == Ending::Lives);
             if lives && book.life == who.life && self.is_held(who.host, who.id.lcore, doubt.import)
             {
-                self.stalled_in_era(doubt.lane, doubt.era, doubt.token);
+                self.stalled_in(doubt.lane, doubt.eras, doubt.token);
             }
         }
     }
