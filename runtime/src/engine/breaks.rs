@@ -1,20 +1,17 @@
 //! Lanes that come up, lanes that break, and sessions that end. A lane that broke is drained, its windows are deallocated and its queue pair destroyed; what that proves ends
 //! the epochs. Then its link goes to another lane (`repair.rs`); or the session is over, the same happens to each of its lanes, and then comes `PeerDown`.
 
-use keyfence_pmd::{QpId, SgeList};
+use keyfence_pmd::QpId;
 
 use crate::engine::command::{PeerSizes, ToControl, Unrepairable};
 use crate::engine::complete::receive_slot;
-use crate::engine::retire::empty_write;
 use crate::engine::state::Core;
 use crate::event::Event;
 use crate::ids::{LaneId, PeerId, SessionId};
 use crate::lane::credits::SendCredits;
 use crate::lane::greeting::HelloBytes;
-use crate::lane::inflight::Flight;
 use crate::lane::queue::Request;
 use crate::lane::{Lane, LanePhase};
-use crate::op::Status;
 use crate::reclaim;
 
 impl Core {
@@ -159,6 +156,7 @@ impl Core {
             return;
         }
         view.session = None;
+        view.leaving = None;
         for lane in self.lane_ids() {
             if self.lane(lane).peer == peer {
                 self.break_lane(lane);
@@ -204,11 +202,7 @@ impl Core {
     /// Ends what waits on a lane whose queue pair is destroyed and whose session is over.
     fn end_link(&mut self, lane: LaneId) {
         self.end_all_cut(lane);
-        for context in 0..self.contexts.capacity() {
-            while let Some(op) = self.take_queued(lane, context, |_| true) {
-                self.end_unposted(op, Status::PeerLost);
-            }
-        }
+        self.end_queued_on(lane);
     }
 
     /// A lane that is drained, or has had its time: its queue pair is to be given up by the path.
@@ -338,49 +332,5 @@ impl Core {
             self.tell_all(|| Event::PeerDown(peer));
         }
         self.outbox.push(ToControl::PeerDown(peer));
-    }
-
-    /// What need not be done in each step: leases and keep-alives count in milliseconds. Called when it is due.
-    pub(super) fn keep_house(&mut self) {
-        const INTERVAL_NS: u64 = 4_000;
-        self.housekeeping_ns = self.now_ns.saturating_add(INTERVAL_NS);
-        self.check_leases();
-        self.keep_alive();
-        self.look_at_lists();
-    }
-
-    /// Posts a request that takes no receive at the peer, and fails if its end is gone. It is signaled, since nothing may be posted behind it that would prove it.
-    fn post_probe(&mut self, lane: LaneId) {
-        self.stage(lane, Flight::Frame, empty_write(), SgeList::EMPTY);
-        let probe = self.lane_mut(lane).staged.last_mut();
-        probe.expect("staged just now").signaled = true;
-    }
-
-    /// Gives a sign of life on each lane, and ends the session of a peer that gives none for too long. An interval counts as one whatever its
-    /// length: a lcore that did not step itself must not take its own absence for the peer's.
-    fn keep_alive(&mut self) {
-        let now_ns = self.now_ns;
-        let interval_ns = self.timeouts.keepalive_interval_ns;
-        for lane in self.lane_ids() {
-            let entry = self.lane_mut(lane);
-            let connected = matches!(entry.phase, LanePhase::Greeting | LanePhase::Up);
-            if !connected || now_ns.saturating_sub(entry.kept_alive_ns) < interval_ns {
-                continue;
-            }
-            entry.kept_alive_ns = now_ns;
-            entry.silent_ns = entry.silent_ns.saturating_add(interval_ns);
-            let silent_ns = entry.silent_ns;
-            if entry.is_up() {
-                // The last one waits for a credit of a peer whose end may be gone; and nothing that is posted would tell.
-                if entry.link.control.waits_to_keep_alive() && entry.inflight.len() == 0 {
-                    self.post_probe(lane);
-                }
-                self.ask(lane, Request::KeepAlive);
-            }
-            if silent_ns > self.timeouts.reconnect_timeout_ns.max(2 * interval_ns) {
-                self.stats.peers_silent += 1;
-                self.give_up_session(lane, Unrepairable::Silent);
-            }
-        }
     }
 }

@@ -86,6 +86,13 @@ pub(super) enum Command {
         /// The session.
         session: SessionId,
     },
+    /// Leave a session in order.
+    Leave {
+        /// The peer.
+        peer: PeerId,
+        /// The session.
+        session: SessionId,
+    },
     /// The lane's queue pair is in error.
     QpInError(LaneId),
     /// The answer to [`ToControl::MakeKey`].
@@ -209,6 +216,15 @@ pub(super) enum ToControl {
     LaneBroken(LaneId),
     /// A repair has ended: operations are posted on this lane, which was made for it.
     LaneRepaired(LaneId),
+    /// The peer has said on this lane that it leaves the session.
+    ByeCame(LaneId),
+    /// All is said that there was to say in a session that is left, or it took too long.
+    Left {
+        /// The peer.
+        peer: PeerId,
+        /// The session.
+        session: SessionId,
+    },
     /// The session of a lane can't go on.
     Unrepairable {
         /// The lane.

@@ -216,6 +216,8 @@ impl<D: Device> ControlSide<D> {
             ToControl::HelloCame { lane, hello } => self.hello_came(lcore, lane, &hello),
             ToControl::LaneBroken(lane) => self.lane_broke(lcore, lane),
             ToControl::LaneRepaired(lane) => self.lane_repaired(lcore, lane),
+            ToControl::ByeCame(lane) => self.bye_came(lcore, lane),
+            ToControl::Left { peer, session } => self.left_on_one(peer, session),
             ToControl::Unrepairable { lane, why } => self.unrepairable(lcore, lane, why),
             ToControl::Dealloc { lane, key, window } => {
                 if let Some(record) = self.peers.lane_mut(lcore, lane) {
@@ -261,7 +263,7 @@ impl<D: Device> ControlSide<D> {
                     quarantined,
                 },
             ),
-            ToControl::AllClosed => self.all_closed += 1,
+            ToControl::AllClosed => self.closed_on_one(),
         }
     }
 

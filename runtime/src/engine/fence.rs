@@ -28,6 +28,23 @@ pub(super) fn events_limit(limits: &Limits, lanes: u16) -> usize {
 const ANSWERS: usize = 512;
 
 impl Core {
+    /// Grants of a peer's have come: new ones, or those that it lists in a repair.
+    pub(super) fn grants_came(
+        &mut self,
+        lane: LaneId,
+        header: &wire::Header,
+        grants: impl Iterator<Item = wire::Grant>,
+    ) {
+        let listing = self.is_listing(lane);
+        for grant in grants {
+            if listing {
+                self.list_grant(lane, header, grant);
+            } else {
+                self.grant_came(lane, header, &grant);
+            }
+        }
+    }
+
     /// A peer's grant has come, behind the bind of its key.
     pub(super) fn grant_came(&mut self, lane: LaneId, header: &wire::Header, grant: &wire::Grant) {
         let known = self.known_grant(lane, grant.grant);
@@ -48,7 +65,9 @@ impl Core {
             .contexts
             .live(header.dst.slot, header.dst.generation)
             .filter(|&slot| self.contexts.get(slot).events.len() < self.grant_events())
-            .filter(|_| self.peers[peer].quota.imports.admits(1).is_ok());
+            .filter(|_| self.peers[peer].quota.imports.admits(1).is_ok())
+            // Else its imports would not be dead when `Bye` says so.
+            .filter(|_| self.peers[peer].leaving.is_none());
         let admitted =
             holder.filter(|&slot| self.contexts.get_mut(slot).quota.imports.take(1).is_ok());
         let owner = self.remote_on(lane, header.src.slot, header.src.generation);

@@ -195,6 +195,7 @@ impl Core {
                 self.post_frame(lane, None, &Frame::End { repair });
                 self.tell_repair(lane, RepairEvent::Said);
             }
+            Request::Bye => self.post_bye(lane),
         }
     }
 

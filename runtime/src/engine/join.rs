@@ -154,6 +154,7 @@ impl<D: Device> ControlSide<D> {
         entry.session = SessionId(self.sessions);
         entry.agreed_session = agreed;
         entry.phase = phase;
+        entry.staying = None;
         // Not known before the peer's first hello.
         entry.lcores = 0;
     }
@@ -218,6 +219,7 @@ impl<D: Device> ControlSide<D> {
             qp,
             peer,
             session,
+            agreed_session: self.peers.get(peer).agreed_session,
             number,
             peer_lcore,
             repair,
@@ -371,7 +373,7 @@ fn lane_sizes(limits: &Limits) -> LaneSizes {
         receive_depth: limits.receive_depth as usize,
         contexts: limits.contexts as usize,
         fences: limits.epochs as usize + limits.contexts as usize,
-        // Each grant waits to be made and to be revoked at most; a hello, a sign of life, and what repeats revokes.
+        // Each grant waits to be made and to be revoked at most; a hello, a sign of life, what repeats revokes, and a farewell.
         requests: 2 * limits.grants as usize + 8,
         lookups: usize::from(LOOKUPS),
         // Each import, context and epoch has at most a few frames waiting. More are the peer's own loss.

@@ -180,6 +180,7 @@ impl<P: DataPath> Lcore<P> {
             }
             Command::SessionUp(peer) => core.session_up(peer),
             Command::SessionOver { peer, session } => core.session_over(peer, session),
+            Command::Leave { peer, session } => core.leave(peer, session),
             Command::QpInError(lane) => core.qp_in_error(lane),
             Command::KeyMade { key, made } => core.key_made(key, made),
             Command::Deallocated { key, done } => core.deallocated(key, done),

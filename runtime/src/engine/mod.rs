@@ -8,6 +8,7 @@ mod backoff;
 mod bells;
 mod breaks;
 mod build;
+mod bye;
 mod calls;
 mod census;
 mod close;
@@ -24,10 +25,13 @@ mod fit;
 mod flush;
 mod frames;
 mod hello;
+mod holder;
+mod housekeeping;
 mod idle;
 mod join;
 mod keys;
 mod lcore;
+mod leave;
 mod lookup;
 mod memory;
 mod needs;
@@ -222,7 +226,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Has all contexts reclaimed, and opens no more; see [`Engine::is_closed`].
+    /// Has all contexts reclaimed, and opens no more; see [`Engine::is_closed`]. Behind the last one sessions end in order; see [`Engine::has_left`].
     pub fn close_all(&mut self) {
         self.control.parting = true;
         for port in &mut self.control.ports {
@@ -233,7 +237,14 @@ impl<D: Device> Engine<D> {
     /// Whether every context of every lcore is reclaimed or in quarantine after [`Engine::close_all`].
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.control.all_closed == self.control.ports.len()
+        self.control.is_closed()
+    }
+
+    /// Whether no session is left after [`Engine::close_all`]: behind its last context the engine takes leave of each peer, so that those need not find out by
+    /// `timeouts.reconnect` that it is gone. Who does not answer is waited for until `timeouts.fence` is over. An engine may be dropped before: its sessions are then lost to the peers.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.control.has_left()
     }
 
     /// Asks an lcore for every grant that is not dead, whoever's it is; answered by [`EngineEvent::Census`]. An lcore that there is not does not

@@ -79,6 +79,8 @@ pub(super) struct Peer {
     pub backoff: Backoff,
     /// Whether the session was announced.
     pub was_up: bool,
+    /// While it is left in order: how many lcores have something left to say.
+    pub staying: Option<u16>,
     /// The session, from its agreement to its end.
     pub session: SessionId,
     /// Its number as agreed.
@@ -105,6 +107,7 @@ impl Peer {
             rest_until_ns: 0,
             backoff: Backoff::default(),
             was_up: false,
+            staying: None,
             session: SessionId(0),
             agreed_session: 0,
             incarnation: Incarnation(0),

@@ -73,7 +73,8 @@ impl<D: Device> ControlSide<D> {
     /// Whether one more break of the lane is within its limit; counts it.
     fn may_rebuild(&mut self, record: &LaneRecord) -> bool {
         let most = self.identity.limits.rebuilds;
-        let stands = self.peers.get(record.peer).phase == PeerPhase::Up;
+        let peer = self.peers.get(record.peer);
+        let stands = peer.phase == PeerPhase::Up && peer.staying.is_none();
         if most == 0 || !stands || self.parting {
             return false;
         }

@@ -3,14 +3,12 @@
 use crate::context::state::{HeldLanding, HeldMessage, Phase};
 use crate::engine::state::Core;
 use crate::event::{Event, Message};
-use crate::grant::table::Grant;
 use crate::ids::{ContextId, GrantId, LaneId, RemoteContext, SessionId};
 use crate::lane::credits::ReceiveWindow;
 use crate::lane::greeting::{HeldFrame, PeerHello};
 use crate::lane::link::LinkName;
 use crate::lane::queue::Answer;
 use crate::lane::remote::{RemoteSlot, Standing};
-use crate::reclaim;
 use crate::wire::{self, Frame, HEADER_BYTES, Header, Kind, MAX_CONTROL_BYTES};
 
 impl Core {
@@ -117,16 +115,7 @@ impl Core {
             Frame::LookupReply { request, found } => {
                 self.lookup_answered(lane, *request, found.as_ref())
             }
-            Frame::Grants { grants } => {
-                let listing = self.is_listing(lane);
-                for grant in grants.iter() {
-                    if listing {
-                        self.list_grant(lane, header, grant);
-                    } else {
-                        self.grant_came(lane, header, &grant);
-                    }
-                }
-            }
+            Frame::Grants { grants } => self.grants_came(lane, header, grants.iter()),
             Frame::Revoke {
                 epoch,
                 last,
@@ -162,8 +151,9 @@ impl Core {
             Frame::End { repair } => self.end_came(lane, *repair),
             // Its coming was noted.
             Frame::KeepAlive { .. } => {}
-            // A second hello, a message (taken above), ends out of place, or an orderly end, which this version neither says nor answers.
-            Frame::Hello(_) | Frame::Message(_) | Frame::Bye { .. } | Frame::Ended { .. } => {
+            Frame::Bye { session } => self.bye_came(lane, *session),
+            // A second hello, a message (taken above), or ends out of place.
+            Frame::Hello(_) | Frame::Message(_) | Frame::Ended { .. } => {
                 self.stats.frames_refused += 1
             }
         }
@@ -288,27 +278,6 @@ impl Core {
         let window = &mut self.lane_mut(lane).link.contexts[context as usize].window;
         window.consumed = window.consumed.wrapping_add(1);
         self.credit_if_due(lane, context);
-    }
-
-    /// A grant that the other end of a lane may speak of. One that was taken back is not moved when its lane's link is, and another peer's lane may have the place by now (R12).
-    fn grant_of_peer(&self, lane: LaneId, grant: GrantId) -> Option<&Grant> {
-        let on = self.lane(lane);
-        let entry = self.grants.get(grant)?;
-        let holder = (entry.holder.peer, entry.holder.session);
-        (entry.lane == lane && holder == (on.peer, on.session)).then_some(entry)
-    }
-
-    fn import_dropped(&mut self, lane: LaneId, grant: GrantId) {
-        match self.grant_of_peer(lane, grant) {
-            Some(entry) => {
-                let key = entry.key;
-                self.take_back(grant.slot);
-                if let Some(key) = key {
-                    self.drive(reclaim::Event::ImportDropped { key });
-                }
-            }
-            _ => self.stats.frames_refused += 1,
-        }
     }
 
     fn context_credit(&mut self, lane: LaneId, limit: &wire::CreditLimit) {

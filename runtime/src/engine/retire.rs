@@ -96,6 +96,9 @@ impl Core {
                 self.timers.arm(timer, deadline);
             }
             Action::Disarm(timer) => self.timers.disarm(timer),
+            Action::Revoke { epoch, lane } if self.lane(lane).byes.heard => {
+                self.drive(reclaim::Event::Acked { epoch, lane });
+            }
             Action::Revoke { epoch, lane } => self.ask(lane, Request::Revoke(epoch)),
             Action::Invalidate { epoch, lane } => {
                 self.lane_mut(lane).close_with(Closing::Chain(epoch))

@@ -10,6 +10,7 @@ use crate::config::{KeyMode, Timeouts};
 use crate::context::ops::{LocalRange, Ops};
 use crate::context::quota::PeerQuota;
 use crate::context::state::{Contexts, Phase};
+use crate::engine::bye::Leaving;
 use crate::engine::command::Outbox;
 use crate::engine::lookup::Lookups;
 use crate::engine::relist::Lists;
@@ -108,6 +109,8 @@ pub struct PeerView {
     pub was_up: bool,
     /// Whether the end of the last session was announced.
     pub down_told: bool,
+    /// Set while the session is left in order.
+    pub leaving: Option<Leaving>,
     /// What its contexts cost this lcore, all sessions together.
     pub quota: PeerQuota,
 }
@@ -121,15 +124,16 @@ impl PeerView {
             lanes: Vec::new(),
             was_up: false,
             down_told: false,
+            leaving: None,
             quota: PeerQuota::new(limits),
         }
     }
 }
 
 impl PeerView {
-    /// Whether a session stands on all its lanes. Before that it is being made, and nobody was told of it.
+    /// Whether a session stands on all its lanes, and something new may begin in it. Before that it is being made, and nobody was told of it.
     pub fn stands(&self) -> bool {
-        self.session.is_some() && self.was_up
+        self.session.is_some() && self.was_up && self.leaving.is_none()
     }
 }
 
@@ -238,7 +242,7 @@ impl Core {
     #[inline]
     pub(super) fn lane_to(&self, remote: &RemoteContext, slot: u16) -> Option<LaneId> {
         let peer = self.peers.get(remote.peer.0 as usize)?;
-        if peer.session != Some(remote.session) {
+        if peer.session != Some(remote.session) || peer.leaving.is_some() {
             return None;
         }
         let lanes = peer.lanes.get(remote.id.lcore.0 as usize)?;

@@ -152,7 +152,9 @@ counters! {
     drains_cut_short,
     /// Lanes given up since nothing was heard of the peer for too long.
     peers_silent,
-    /// Sessions that ended.
+    /// Sessions in whose orderly end this lcore and the peer's have said all that was to be said.
+    sessions_left,
+    /// Sessions that ended, in order or not.
     peers_down,
     /// Buffers found overrun at a reclaim; they are never reused.
     buffers_overrun,

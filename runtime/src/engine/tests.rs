@@ -246,6 +246,7 @@ fn lane() -> Box<Lane> {
         qp: QpId(0),
         peer: PeerId(0),
         session: SessionId(1),
+        agreed_session: 1,
         number: 0,
         peer_lcore: LcoreId(0),
         repair: 0,

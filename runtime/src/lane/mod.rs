@@ -1,6 +1,7 @@
 //! Lanes: one queue pair between an lcore here and an lcore of a peer, shared by all contexts of both.
 
 pub mod backlog;
+pub mod byes;
 pub mod credits;
 pub mod greeting;
 pub mod inflight;
@@ -21,6 +22,7 @@ use keyfence_pmd::{QpId, ReceiveRequest, Region, Window, WorkRequest};
 
 use crate::ids::{LcoreId, PeerId, SessionId};
 use crate::lane::backlog::Backlog;
+use crate::lane::byes::Byes;
 use crate::lane::credits::{Class, SendCredits};
 use crate::lane::greeting::Greeting;
 use crate::lane::inflight::Inflight;
@@ -76,6 +78,8 @@ pub struct LaneSetup {
     pub peer: PeerId,
     /// The session.
     pub session: SessionId,
+    /// Its number as agreed with the peer.
+    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
@@ -101,6 +105,8 @@ pub struct Lane {
     pub peer: PeerId,
     /// The session.
     pub session: SessionId,
+    /// Its number as agreed with the peer.
+    pub agreed_session: u32,
     /// Its number between the two lcores.
     pub number: u16,
     /// The lcore at the other end.
@@ -111,6 +117,8 @@ pub struct Lane {
     pub arena: Region,
     /// Writes and sends up to so many bytes are posted inline.
     pub inline_bytes: u64,
+    /// What was said of its session's orderly end.
+    pub byes: Byes,
     /// What outlives the queue pair.
     pub link: Link,
     /// Where it is in its life.
@@ -198,6 +206,8 @@ impl Lane {
             qp: setup.qp,
             peer: setup.peer,
             session: setup.session,
+            agreed_session: setup.agreed_session,
+            byes: Byes::default(),
             number: setup.number,
             peer_lcore: setup.peer_lcore,
             repair: setup.repair,

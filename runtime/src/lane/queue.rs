@@ -83,6 +83,8 @@ pub enum Request {
     },
     /// All that is live was named.
     End,
+    /// Own operations have completed and the imports are dead.
+    Bye,
 }
 
 /// A frame that answers or gives back.

@@ -14,6 +14,7 @@ pub(super) fn lane() -> Lane {
         qp: QpId(0),
         peer: PeerId(0),
         session: SessionId(0),
+        agreed_session: 1,
         number: 0,
         peer_lcore: LcoreId(0),
         repair: 0,
