@@ -162,18 +162,22 @@ impl<D: Device> Host<D> {
         thread::park_timeout(CONTROL_REST);
     }
 
-    /// Reclaims every context of every engine, waits for the books to come to rest, at most `bound_ns`, and joins the lcores.
+    /// Reclaims every context of every engine, lets them take leave of each other, waits for the books to come to rest, at most `bound_ns`, and joins the lcores. That the sessions
+    /// have ended is no event here.
     pub fn end(mut self, bound_ns: u64, events: &mut Vec<(usize, EngineEvent)>) -> Vec<Ended> {
         let deadline_ns = self.clock.now_ns().saturating_add(bound_ns);
         for hosted in &mut self.engines {
             hosted.engine.close_all();
         }
+        let mut last = Vec::new();
         while !self.at_rest() && self.is_alive() && self.clock.now_ns() < deadline_ns {
-            if !self.control(events) {
+            if !self.control(&mut last) {
                 self.rest();
             }
         }
-        self.control(events);
+        self.control(&mut last);
+        last.retain(|(_, event)| !matches!(event, EngineEvent::PeerDown(_)));
+        events.append(&mut last);
         // All before any is dropped: that ends its queue pairs, and to one that still polls its peer would be lost.
         let stopped: Vec<_> = self.engines.into_iter().map(Hosted::stop).collect();
         stopped.iter().map(Stopped::ended).collect()
@@ -182,7 +186,7 @@ impl<D: Device> Host<D> {
     fn at_rest(&self) -> bool {
         self.engines
             .iter()
-            .all(|hosted| hosted.engine.is_closed() && hosted.engine.buffers_in_use() == 0)
+            .all(|hosted| hosted.engine.has_left() && hosted.engine.buffers_in_use() == 0)
     }
 }
 

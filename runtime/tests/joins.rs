@@ -11,8 +11,9 @@ use keyfence::wire::VERSION;
 use keyfence::{EngineBuilder, EngineEvent, JoinRefusal};
 use keyfence_mempool::sync::{Arc, Ordering};
 use pair::Side;
-use pair::judged::{Judged, MS, Part, US};
+use pair::judged::{Court, Judged, MS, Part, US};
 use pair::raw::Duel;
+use pair::scene::Scene;
 use pair::switched::{Switches, off, on};
 
 /// What an engine has told of its joins.
@@ -303,6 +304,35 @@ fn a_lane_that_can_not_be_made_is_told_by_both() {
         off(&switches.create_fails);
         two.come_together();
     }
+}
+
+#[test]
+fn a_lane_that_can_not_be_made_beside_one_in_quarantine_is_tried_again() {
+    let mut court = Court::quiet();
+    let scene = Scene::new(&mut court.pair);
+    drop(scene.grant(&mut court.pair, 64));
+    on(&court.right_switches.dealloc_hangs);
+    on(&court.right_switches.break_last);
+    // The key stays in quarantine, and with it the lane's place.
+    let downs =
+        |side: &Side<Judged>| count(side, |event| matches!(event, EngineEvent::PeerDown(_)));
+    on(&court.right_switches.create_fails);
+    court
+        .pair
+        .until(|pair| downs(&pair.left) == 1 && downs(&pair.right) == 1);
+    assert_eq!(court.pair.right.used(|usage| usage.keys.unproven.into()), 1);
+    let refused =
+        |event: &EngineEvent| matches!(event, EngineEvent::JoinRefused { why, .. } if *why == LATE);
+    court.pair.until(|pair| count(&pair.right, refused) > 0);
+    off(&court.right_switches.create_fails);
+    let ups = |side: &Side<Judged>| count(side, |event| matches!(event, EngineEvent::PeerUp(_)));
+    court
+        .pair
+        .until(|pair| ups(&pair.left) == 2 && ups(&pair.right) == 2);
+}
+
+fn count(side: &Side<Judged>, what: impl Fn(&EngineEvent) -> bool) -> usize {
+    side.events.iter().filter(|event| what(event)).count()
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn r7_what_is_under_way_as_the_peer_leaves_ends_once_and_nothing_new_begins() {
     let mut court = Court::quiet();
     let scene = Scene::new(&mut court.pair);
     let granted = scene.grant(&mut court.pair, 1 << 20);
-    let import = granted.import.clone();
+    let import = granted.import;
     let (from, holder) = (Slot::new(), scene.holder_id);
     let to_from = from.clone();
     scene.holder.act(move |cx| {
@@ -253,7 +253,7 @@ fn r2_a_bye_waits_for_own_operations() {
     alone(&mut duel, 200);
     duel.raw.inbox.clear();
     assert_eq!(duel.side.stat("sessions_left"), 0);
-    let posted = |duel: &Duel| duel.side.used(|usage| usage.ops.into());
+    let posted = |duel: &Duel| duel.side.used(|usage| usage.ops);
     assert_eq!(posted(&duel), 1);
     duel.until(|duel| !byes(duel).is_empty());
     assert_eq!(posted(&duel), 0);

@@ -1,22 +1,21 @@
 //! Engines on one simulated network, stepped by one thread in virtual time, and meddled with.
 
+use keyfence::config::KeyMode;
 use keyfence::ids::LcoreId;
-use keyfence::pmd::sim::{SimDevice, SimFaults, World};
-use keyfence::pmd::wrap::check::{Check, Ledger, Party};
+use keyfence::pmd::sim::{SimFaults, World};
+use keyfence::pmd::wrap::check::{Check, Party};
 use keyfence::reclaim::PairSet;
-use keyfence::{Engine, EngineBuilder, Lcore, Usage, Work};
+use keyfence::{EngineBuilder, Usage, Work};
 use keyfence_mempool::sync::Arc;
 
 use super::actor::{Actor, NAMES, Shelf, Temper};
 use super::books::Shared;
 use super::harm::{Harm, Harms};
-use super::held_back::{NOTHING_NAMELESS, is_held_back};
+use super::host::Host;
 use super::liar::Liar;
 use super::plan::{MS, Plan, US};
 use super::tap::{Tap, Tape};
 use crate::random::Random;
-
-type Wired = Tap<Check<SimDevice>>;
 
 /// The longest that nothing is looked at.
 const NAP_NS: u64 = 40 * US;
@@ -27,20 +26,8 @@ const END_STEPS: u64 = 400_000;
 /// Within which everything that the living are owed has come: the longest reclaim, and a lost session before it.
 const SETTLED_NS: u64 = 60 * MS;
 
-/// Behind the last fault; what is in quarantine then stays there.
-const QUARANTINE_NS: u64 = 60 * MS;
-
-/// One engine in its present life.
-struct Host {
-    engine: Engine<Wired>,
-    lcores: Vec<Lcore<<Wired as keyfence::pmd::Device>::Path>>,
-    ledger: Arc<Ledger>,
-    /// It is not stepped before.
-    stopped_until_ns: u64,
-    /// How far its clock is ahead.
-    ahead_ns: u64,
-    life: u32,
-}
+/// The longest that an engine may take to close and to take leave, before another takes its place all the same.
+const CLOSED_NS: u64 = 30 * MS;
 
 /// All engines of a run.
 pub struct Cluster<'a> {
@@ -115,7 +102,9 @@ impl<'a> Cluster<'a> {
                 builder = builder.peer(name, &format!("local:{name}"), other.lcores.into());
             }
         }
-        let device = Check::new(self.world.device(HOST_NAMES[at]));
+        let device = self.world.device(HOST_NAMES[at]);
+        let adapter = device.number();
+        let device = Check::new(device);
         let ledger = device.ledger();
         self.books.open().started(at, Arc::clone(&ledger));
         let device = Tap::new(
@@ -133,9 +122,11 @@ impl<'a> Cluster<'a> {
             engine,
             lcores,
             ledger,
+            adapter,
             stopped_until_ns: 0,
             ahead_ns: 0,
             life,
+            closing_until_ns: None,
         })
     }
 
@@ -273,8 +264,15 @@ impl<'a> Cluster<'a> {
             self.set_faults();
         }
         if self.chance(rates.restart) {
-            self.restart(at)?;
+            if self.dice.once_in(2) {
+                self.close(at);
+                self.hosts[at].closing_until_ns = Some(self.now_ns + CLOSED_NS);
+            } else {
+                self.restart(at)?;
+                self.met.harms.add(Harm::Restart);
+            }
         }
+        self.restart_closed()?;
         self.start_liar()
     }
 
@@ -340,7 +338,33 @@ impl<'a> Cluster<'a> {
         self.hosts.insert(at, host);
         self.set_faults();
         self.disturb(at, self.now_ns);
-        self.met.harms.add(Harm::Restart);
+        Ok(())
+    }
+
+    /// An engine closes all its contexts, and its sessions behind them.
+    fn close(&mut self, at: usize) {
+        self.books.open().closing(at);
+        self.hosts[at].engine.close_all();
+    }
+
+    /// Engines that have taken leave are followed by others.
+    fn restart_closed(&mut self) -> Result<(), String> {
+        for at in 0..self.hosts.len() {
+            let host = &self.hosts[at];
+            let Some(until_ns) = host.closing_until_ns else {
+                continue;
+            };
+            let has_left = host.engine.has_left();
+            if has_left || self.now_ns >= until_ns {
+                self.restart(at)?;
+                let harm = if has_left {
+                    Harm::Retire
+                } else {
+                    Harm::Restart
+                };
+                self.met.harms.add(harm);
+            }
+        }
         Ok(())
     }
 
@@ -355,22 +379,16 @@ impl<'a> Cluster<'a> {
             self.hosts[at].stopped_until_ns = 0;
         }
         self.settle();
-        for host in &mut self.hosts {
-            host.engine.close_all();
+        for at in 0..self.hosts.len() {
+            self.close(at);
         }
         self.shelf.clear();
-        // A registration that came back as late may have left a region that nobody can name: its memory is in quarantine until its session has ended.
-        let nameless = is_held_back(NOTHING_NAMELESS) && self.tape.reel().late_registrations > 0;
-        let quarantined_ns = self.now_ns + QUARANTINE_NS;
         for _ in 0..END_STEPS {
             self.step();
             if !self.books.open().failures().is_empty() {
                 return;
             }
-            let rests = |host: &Host| {
-                host.is_at_rest()
-                    || (nameless && self.now_ns > quarantined_ns && host.is_in_quarantine())
-            };
+            let rests = |host: &Host| host.is_at_rest() || self.keeps_nameless_alone(host);
             if self.hosts.iter().all(rests) {
                 // What is on its way says nothing new to anybody.
                 for _ in 0..200 {
@@ -382,13 +400,32 @@ impl<'a> Cluster<'a> {
         for (at, host) in self.hosts.iter().enumerate() {
             if !host.is_at_rest() {
                 let what = format!(
-                    "engine {at} does not come to rest: closed {}, {:?}",
+                    "engine {at} does not come to rest: closed {}, has left {}, its adapter has {} regions and queue pairs, {:?}, {:?}",
                     host.engine.is_closed(),
+                    host.engine.has_left(),
+                    self.world.objects(host.adapter),
+                    host.engine.domains(),
                     host.usage()
                 );
                 self.books.open().fail("r6_ends", what);
             }
         }
+    }
+
+    /// Whether nothing is left but the memory of regions whose registration came back without a name. Only the end of their domain would prove that there is none, and an adapter that has one, or a queue pair
+    /// without a name, ends that never: so each domain that does not end has one.
+    fn keeps_nameless_alone(&self, host: &Host) -> bool {
+        let domains = host.engine.domains();
+        let nameless = self.world.objects(host.adapter) - domains.vacant;
+        let (in_quarantine, else_at_rest) = (
+            |usage: &Usage| usage.keys.unproven > 0 && usage.grants <= usage.keys.unproven,
+            |usage: &Usage| usage.imports == 0 && usage.ops == 0 && usage.keys.parked == 0,
+        );
+        self.plan.key_mode == KeyMode::Region
+            && host.engine.has_left()
+            && (1..=nameless).contains(&domains.ending)
+            && host.usage().iter().any(in_quarantine)
+            && host.usage().iter().all(else_at_rest)
     }
 
     /// Nobody begins anything, and everybody lives: what they are owed must come.
@@ -433,31 +470,5 @@ impl<'a> Cluster<'a> {
                 .open()
                 .fail("contract", format!("engine {at}: {:?}", ledger.reports()));
         }
-    }
-}
-
-impl Host {
-    fn usage(&self) -> Vec<Usage> {
-        self.lcores.iter().map(Lcore::usage).collect()
-    }
-
-    /// Whether nothing but quarantine is left, and the values that are parked in its domain.
-    fn is_in_quarantine(&self) -> bool {
-        let left = |usage: &Usage| {
-            let keys = usage.keys.unproven + usage.keys.parked;
-            usage.imports == 0 && usage.ops == 0 && usage.grants == keys
-        };
-        self.engine.is_closed() && self.usage().iter().all(left)
-    }
-
-    fn is_at_rest(&self) -> bool {
-        let empty = |usage: &Usage| {
-            usage.contexts == 0
-                && usage.grants == 0
-                && usage.imports == 0
-                && usage.ops == 0
-                && usage.zeroing_bytes == 0
-        };
-        self.engine.is_closed() && self.usage().iter().all(empty)
     }
 }

@@ -9,6 +9,8 @@ pub enum Harm {
     Stop,
     /// A process ends without a word, and another starts.
     Restart,
+    /// An engine closes, takes leave of its peers, and another starts.
+    Retire,
     /// A clock jumps forward.
     ClockJump,
     /// No control call is done for a while.
@@ -20,10 +22,11 @@ pub enum Harm {
 }
 
 impl Harm {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Stop,
         Self::Restart,
+        Self::Retire,
         Self::ClockJump,
         Self::HungCalls,
         Self::LyingPeer,
@@ -35,6 +38,7 @@ impl Harm {
             Self::Kill => "kill",
             Self::Stop => "stopped_engine",
             Self::Restart => "restarted_engine",
+            Self::Retire => "retired_engine",
             Self::ClockJump => "clock_jump",
             Self::HungCalls => "hung_calls",
             Self::LyingPeer => "lying_peer",

@@ -8,6 +8,7 @@ mod cluster;
 mod coverage;
 mod harm;
 mod held_back;
+mod host;
 mod liar;
 mod plan;
 mod progress;

@@ -7,6 +7,7 @@ use super::adapter::Adapter;
 use super::config::SimConfig;
 use super::device::SimDevice;
 use super::faults::{Fired, SimFaults};
+use super::keys::Key;
 use super::record::Access;
 use super::state::State;
 use crate::error::ControlError;
@@ -88,6 +89,18 @@ impl World {
     #[must_use]
     pub fn misuses(&self) -> u64 {
         self.lock().misuses
+    }
+
+    /// How many regions and queue pairs an adapter has, those included whose making came back as late, so that nobody can name them.
+    ///
+    /// # Panics
+    /// If no adapter has the number.
+    #[must_use]
+    pub fn objects(&self, adapter: u32) -> usize {
+        let mut state = self.lock();
+        let keys = state.adapter(adapter).keys.table.values();
+        let regions = keys.filter(|key| matches!(key, Key::Region(_))).count();
+        regions + state.qps_of(adapter).len()
     }
 
     /// Moves the accesses that were recorded since the last call behind those in `into`, in the order in which they happened. Returns how many

@@ -264,7 +264,9 @@ impl Peers {
 
     /// A session of which not even the first lane could be made has not begun. Whether this is one.
     pub fn forget_joining(&mut self, peer: PeerId) -> bool {
-        let none = !self.lanes.iter().any(|lane| lane.peer == peer);
+        // Lanes of sessions before may be there still, with keys in quarantine.
+        let session = self.get(peer).session;
+        let none = !self.lanes.iter().any(|lane| lane.session == session);
         let entry = self.get_mut(peer);
         if none && entry.phase.is_joining() {
             entry.phase = PeerPhase::Apart { retry_ns: 0 };

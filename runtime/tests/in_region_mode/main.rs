@@ -28,6 +28,8 @@ mod r12_restarts;
 mod r1_destructor;
 #[path = "../r1_kills.rs"]
 mod r1_kills;
+#[path = "../r2_byes.rs"]
+mod r2_byes;
 #[path = "../r3_flushes.rs"]
 mod r3_flushes;
 #[path = "../r5_lane_repair/main.rs"]

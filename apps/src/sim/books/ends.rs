@@ -5,6 +5,7 @@ use keyfence::{EngineEvent, QuarantineReason};
 
 use super::grants::GrantEnd;
 use super::{Books, HostBook, Told};
+use crate::sim::actor::NAMES;
 
 pub struct ContextBook {
     pub name: String,
@@ -33,6 +34,8 @@ pub const SLACK_NS: u64 = 500_000;
 pub struct Session {
     up_ns: u64,
     down_ns: u64,
+    /// Whether one of its ends has closed: it ends in order, or by the time that takes.
+    is_left: bool,
 }
 
 impl Books {
@@ -91,10 +94,14 @@ impl Books {
                 let other = self.host_of(host, *peer);
                 let session = self.hosts[host].sessions.entry(other).or_default();
                 session.up_ns = now_ns;
+                session.is_left = false;
             }
             EngineEvent::PeerDown(peer) => {
-                self.tally.sessions_lost += 1;
                 let other = self.host_of(host, *peer);
+                if self.session_ended(host, other) {
+                    return;
+                }
+                self.tally.sessions_lost += 1;
                 self.session_lost(host, other);
                 if self.liar_is_alone && self.is_engine(self.host_of(host, *peer)) {
                     self.fail(
@@ -116,15 +123,34 @@ impl Books {
         }
     }
 
+    /// An engine closes its contexts, and its sessions behind them: neither end loses one.
+    pub fn closing(&mut self, host: usize) {
+        for name in NAMES {
+            while let Some(id) = self.living(host, name) {
+                self.ending(host, id);
+            }
+        }
+        for other in 0..self.hosts.len() {
+            self.hosts[host].sessions.entry(other).or_default().is_left = true;
+            self.hosts[other].sessions.entry(host).or_default().is_left = true;
+        }
+    }
+
+    /// Whether that was the orderly end of a session.
+    fn session_ended(&mut self, host: usize, other: usize) -> bool {
+        let now_ns = self.world.now_ns();
+        let session = self.hosts[host].sessions.entry(other).or_default();
+        session.down_ns = now_ns;
+        session.is_left
+    }
+
     /// A session that stood at both ends outlives each break of its lanes.
     fn session_lost(&mut self, host: usize, other: usize) {
-        let now_ns = self.world.now_ns();
         let theirs = self.hosts[other].sessions.get(&host).copied();
-        let ours = self.hosts[host].sessions.entry(other).or_default();
-        ours.down_ns = now_ns;
-        let (ours, theirs) = (*ours, theirs.unwrap_or_default());
+        let ours = self.hosts[host].sessions.get(&other).copied();
+        let (ours, theirs) = (ours.unwrap_or_default(), theirs.unwrap_or_default());
         let stood_there = theirs.up_ns > theirs.down_ns || theirs.down_ns > ours.up_ns;
-        if self.only_breaks && stood_there && !self.winding_down {
+        if self.only_breaks && stood_there {
             self.fail(
                 "r5_lanes_repaired",
                 format!("engine {host}: the session with engine {other} is lost, and queue pairs broke alone"),
