@@ -202,6 +202,17 @@ pub enum EngineEvent {
         /// The context.
         context: ContextId,
     },
+    /// An operation of a context has failed in a way that no right one does, by a key that is dead or out of its bounds, and the lane that it shares with others has broken. At most one for each break.
+    Offence {
+        /// The context.
+        context: ContextId,
+        /// The peer.
+        peer: PeerId,
+        /// How many of it there were within `timeouts.reconnect`.
+        offences: u32,
+        /// Whether that was one too many (`limits.context.offences`): it is being reclaimed.
+        is_expelled: bool,
+    },
     /// A session with a peer stands on all its lanes.
     PeerUp(PeerId),
     /// A session ended for good.

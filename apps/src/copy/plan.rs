@@ -135,6 +135,7 @@ impl Plan {
             ops_in_flight: slots * 4,
             bytes_in_flight: window + u64::from(slots) * 64,
             messages: 32,
+            offences: 0,
         };
         Limits {
             contexts,

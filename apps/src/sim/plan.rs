@@ -205,6 +205,7 @@ fn limits(dice: &mut Random, lanes: u32, timeouts: &Timeouts, is_gentle: bool) -
         ops_in_flight: any(&[1, 4, 16]),
         bytes_in_flight: u64::from(any(&[4096, 64 << 10, 256 << 10])),
         messages: any(&[1, 3, 8]),
+        offences: any(&[0, 1, 4]),
     };
     Limits {
         contexts,

@@ -128,6 +128,10 @@ pub(super) const CONTEXT_KEYS: &[Key<ContextLimits>] = &[
         "messages",
         Kind::Count(MIN.context.messages, 32_768, |c| &mut c.messages),
     ),
+    Key::optional(
+        "offences",
+        Kind::Count(MIN.context.offences, 1024, |c| &mut c.offences),
+    ),
 ];
 
 pub(super) const PEER_KEYS: &[Key<PeerLimits>] = &[

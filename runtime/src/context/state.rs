@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use keyfence_mempool::buf::BufId;
 
+use crate::context::offences::Offences;
 use crate::context::quota::Quota;
 use crate::event::Event;
 use crate::ids::{ContextId, LcoreId, RemoteContext, SessionId};
@@ -104,6 +105,8 @@ pub struct ContextState {
     pub weight: u32,
     /// Operations ended since it was opened.
     pub completed_ops: u64,
+    /// Those of its operations that broke a lane.
+    pub offences: Offences,
     /// With a planted fault alone: whether the slot is to be freed when its last operation has ended.
     pub free_when_at_rest: bool,
     /// Remote contexts that it has to do with.
@@ -231,6 +234,7 @@ impl Contexts {
             ready: false,
             weight: 1,
             completed_ops: 0,
+            offences: Offences::default(),
             free_when_at_rest: false,
             acquaintances: Vec::with_capacity(ACQUAINTANCES),
             met_last: None,
@@ -259,6 +263,7 @@ impl Contexts {
         context.name = name;
         context.weight = weight;
         context.completed_ops = 0;
+        context.offences = Offences::default();
         context.acquaintances.clear();
         context.met_last = None;
         context.well_connected = false;

@@ -54,6 +54,9 @@ impl Core {
         } else {
             self.stats.requests_failed += 1;
             let sequence = done.id.0 & SEQUENCE_MASK;
+            if sound {
+                self.look_for_offence(lane, sequence, done.status);
+            }
             self.lane_mut(lane).inflight.note_failed(sequence);
         }
         if !done.is_success() && sound {

@@ -35,6 +35,7 @@ mod leave;
 mod lookup;
 mod memory;
 mod needs;
+mod offences;
 mod offer;
 mod peers;
 mod pump;

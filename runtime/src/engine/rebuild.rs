@@ -26,9 +26,25 @@ pub(super) struct Rebuild {
     trying: Option<(LaneId, u64)>,
     next_ns: u64,
     backoff: Backoff,
-    /// Breaks since `counted_ns`.
-    breaks: u32,
-    counted_ns: u64,
+    pace: Pace,
+}
+
+/// How often a lane is rebuilt: `limits.rebuilds` times at once, and in the long run as often in `timeouts.reconnect`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// Until when the breaks so far take, each an equal part of that time.
+    taken_ns: u64,
+    /// When the next rebuild may begin.
+    free_ns: u64,
+}
+
+impl Pace {
+    /// Counts a break.
+    fn broke(&mut self, now_ns: u64, rebuilds: u32, window_ns: u64) {
+        let each_ns = window_ns / u64::from(rebuilds.max(1));
+        self.taken_ns = self.taken_ns.max(now_ns).saturating_add(each_ns);
+        self.free_ns = self.taken_ns.saturating_sub(window_ns).max(now_ns);
+    }
 }
 
 impl Rebuild {
@@ -40,14 +56,13 @@ impl Rebuild {
             trying: None,
             next_ns: 0,
             backoff: Backoff::default(),
-            breaks: 0,
-            counted_ns: 0,
+            pace: Pace::default(),
         }
     }
 }
 
 impl<D: Device> ControlSide<D> {
-    /// A lane broke. One of a session that stands is rebuilt, if it did not break too often.
+    /// A lane broke. One of a session that stands is rebuilt, later if it breaks too often.
     pub fn lane_broke(&mut self, lcore: LcoreId, lane: LaneId) {
         let Some(record) = self.peers.lane_mut(lcore, lane).cloned() else {
             return;
@@ -56,9 +71,12 @@ impl<D: Device> ControlSide<D> {
             return;
         }
         let is_try = self.is_trying(&record);
-        // One that was admitted counts, whether its repair came to an end or not: a peer that has the secret can make and break as many as it likes.
-        if (record.up || !is_try) && !self.may_rebuild(&record) {
+        if !self.may_rebuild(&record) {
             return self.end_session(record.peer, JoinRefusal::LaneBroke);
+        }
+        if record.up || !is_try {
+            // Whether its repair came to an end or not: a peer that has the secret can make and break as many as it likes.
+            self.count_break(&record);
         }
         if is_try {
             return self.try_failed(&record);
@@ -70,21 +88,18 @@ impl<D: Device> ControlSide<D> {
         self.give_up_lane(&record);
     }
 
-    /// Whether one more break of the lane is within its limit; counts it.
-    fn may_rebuild(&mut self, record: &LaneRecord) -> bool {
-        let most = self.identity.limits.rebuilds;
+    /// Whether a lane that breaks is rebuilt.
+    fn may_rebuild(&self, record: &LaneRecord) -> bool {
         let peer = self.peers.get(record.peer);
         let stands = peer.phase == PeerPhase::Up && peer.staying.is_none();
-        if most == 0 || !stands || self.parting {
-            return false;
-        }
-        let (now_ns, window_ns) = (self.now_ns, self.patience.join_ns);
-        let rebuild = self.rebuild_of(record);
-        if now_ns.saturating_sub(rebuild.counted_ns) >= window_ns {
-            (rebuild.breaks, rebuild.counted_ns) = (0, now_ns);
-        }
-        rebuild.breaks += 1;
-        rebuild.breaks <= most
+        self.identity.limits.rebuilds > 0 && stands && !self.parting
+    }
+
+    fn count_break(&mut self, record: &LaneRecord) {
+        let (now_ns, rebuilds) = (self.now_ns, self.identity.limits.rebuilds);
+        let window_ns = self.patience.join_ns;
+        let pace = &mut self.rebuild_of(record).pace;
+        pace.broke(now_ns, rebuilds, window_ns);
     }
 
     fn rebuild_of(&mut self, record: &LaneRecord) -> &mut Rebuild {
@@ -217,7 +232,8 @@ impl<D: Device> ControlSide<D> {
             }
             return true;
         }
-        let waits = rebuild.since_ns.is_none() || self.now_ns < rebuild.next_ns;
+        let free_ns = rebuild.next_ns.max(rebuild.pace.free_ns);
+        let waits = rebuild.since_ns.is_none() || self.now_ns < free_ns;
         if waits || !self.is_ours_to_join(peer) {
             return false;
         }
@@ -279,9 +295,10 @@ impl<D: Device> ControlSide<D> {
             // It ends here when it breaks, and is over for the peer then.
             return Err(JoinRefusal::Ended);
         }
+        let now_ns = self.now_ns;
         let rebuild = self.rebuild_at((peer, ends, number));
         let ahead = request.repair.wrapping_sub(rebuild.repair as u8);
-        if rebuild.trying.is_some() {
+        if rebuild.trying.is_some() || now_ns < rebuild.pace.free_ns {
             return Err(JoinRefusal::Busy);
         }
         if ahead == 0 || ahead > 128 {

@@ -384,19 +384,26 @@ impl Core {
         (len, None)
     }
 
+    /// Contexts that have operations waiting may post them: those that have broken a lane of late, or the others.
+    fn enqueue_turns(&mut self, lane: LaneId, offenders: bool) {
+        for slot in 0..self.contexts.capacity() {
+            let context = &self.lane(lane).link.contexts[slot as usize];
+            if context.queue.head().is_some()
+                && self.contexts.get(slot).offences.are_any() == offenders
+            {
+                self.lane_mut(lane).enqueue_turn(slot);
+            }
+        }
+    }
+
     /// Operations are posted again.
     fn repaired(&mut self, lane: LaneId) {
         self.stats.lanes_repaired += 1;
         self.lane_mut(lane).has_resumed = true;
-        for context in 0..self.contexts.capacity() {
-            if self.lane(lane).link.contexts[context as usize]
-                .queue
-                .head()
-                .is_some()
-            {
-                self.lane_mut(lane).enqueue_turn(context);
-            }
-        }
+        self.lane_mut(lane).link.end_turns();
+        self.enqueue_turns(lane, false);
+        // Else what breaks the lane again and again would stand before what others have waiting, each time (R5).
+        self.enqueue_turns(lane, true);
         self.look_up_again(lane);
         self.outbox.push(ToControl::LaneRepaired(lane));
     }

@@ -128,6 +128,10 @@ counters! {
     contexts_reclaimed,
     /// Contexts that ended in quarantine.
     contexts_quarantined,
+    /// Operations that broke a lane, in a way that no right one does.
+    offences,
+    /// Contexts reclaimed for those.
+    contexts_expelled,
     /// Contexts reclaimed since they did not take their events.
     contexts_deaf,
     /// Polls of services.

@@ -101,6 +101,12 @@ impl Inflight {
         }
     }
 
+    /// What the request with these low bits is for, if it is in the books.
+    pub fn flight(&self, low: u64) -> Option<Flight> {
+        let sequence = self.posted(low)?;
+        Some(self.ring[self.index(sequence)])
+    }
+
     /// Notes that the device has not taken the last `count` requests, and never will.
     pub fn note_untaken(&mut self, count: u64) {
         self.untaken = count;

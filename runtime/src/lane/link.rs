@@ -31,6 +31,15 @@ pub struct ContextOnLane {
     pub window_generation: u32,
 }
 
+impl Link {
+    /// Takes all contexts out of the turn queue.
+    pub fn end_turns(&mut self) {
+        while let Some(context) = self.turns.pop() {
+            self.contexts[context as usize].queued = false;
+        }
+    }
+}
+
 impl ContextOnLane {
     /// Begins a turn of `bytes`, unless the last one was cut short by a full lane and goes on.
     pub fn begin_turn(&mut self, bytes: u64) {

@@ -54,7 +54,7 @@ pub struct Limits {
     pub zero_budget_bytes: u64,
     /// `epochs`: epochs that have not ended, an lcore.
     pub epochs: u32,
-    /// `rebuilds`: how often a lane that breaks is rebuilt within `timeouts.reconnect`; a break beyond that ends its session. 0: each does.
+    /// `rebuilds`: how often a lane that breaks is rebuilt at once; beyond that it waits, so that it is rebuilt as often in `timeouts.reconnect`. 0: it is not, and each break ends its session.
     pub rebuilds: u32,
     /// `trace_records`: records that an lcore's trace ring keeps; 0 for no trace.
     pub trace_records: u32,
@@ -81,6 +81,8 @@ pub struct ContextLimits {
     pub bytes_in_flight: u64,
     /// `messages`: messages received for it and not given back; its senders' credits come from here.
     pub messages: u32,
+    /// `offences`: operations of it that break a lane, by a dead key or out of bounds, within `timeouts.reconnect`, before it is reclaimed for that. 0: it never is.
+    pub offences: u32,
 }
 
 /// What the contexts of one peer may cost one lcore together, in all sessions (`[limits.peer]`).
@@ -128,6 +130,7 @@ impl Limits {
             ops_in_flight: 1,
             bytes_in_flight: 1,
             messages: 1,
+            offences: 0,
         },
         peer: PeerLimits {
             grants: 1,
@@ -233,6 +236,7 @@ impl Default for ContextLimits {
             ops_in_flight: 64,
             bytes_in_flight: 16 << 20,
             messages: 16,
+            offences: 0,
         }
     }
 }

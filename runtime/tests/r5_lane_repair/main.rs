@@ -18,11 +18,13 @@ use pair::{Pair, Puppet, Slot, builder, small_limits};
 
 type Two = Pair<Switched<SoftDevice>>;
 
+const REBUILDS: u32 = 64;
+
 /// An engine with one lane, which is rebuilt.
 fn engine(name: &str, peer: &str) -> EngineBuilder {
     let mut limits = small_limits();
     limits.lanes = 1;
-    limits.rebuilds = 64;
+    limits.rebuilds = REBUILDS;
     let timeouts = Timeouts {
         keepalive_interval_ns: 1_000_000,
         ..Timeouts::default()
@@ -156,14 +158,27 @@ fn r5_messages_come_once_and_in_order_over_broken_lanes() {
     assert!(repairs(&pair) >= 9);
 }
 
+/// Section 5: rebuilds are rate-limited. The session outlives that.
 #[test]
-fn r5_a_lane_that_breaks_again_and_again_ends_its_session() {
+fn r5_a_lane_that_breaks_again_and_again_is_rebuilt_less_often() {
     let (mut pair, switches) = two();
-    for _ in 0..64 {
+    let each_ns = Timeouts::default().reconnect_timeout_ns / u64::from(REBUILDS);
+    for _ in 0..REBUILDS {
         break_and_repair(&mut pair, &switches[0]);
     }
-    on(&switches[0].break_last);
-    pair.until(|pair| is_down(pair));
+    let begun_ns = pair.now_ns;
+    assert!(begun_ns < each_ns, "those were at once");
+    const MORE: u64 = 5;
+    for _ in 0..MORE {
+        let wanted = repairs(&pair) + 1;
+        on(&switches[0].break_last);
+        while repairs(&pair) < wanted {
+            pair.step_for(10_000);
+            assert!(pair.now_ns - begun_ns < (MORE + 1) * each_ns);
+        }
+    }
+    assert!(pair.now_ns - begun_ns > (MORE - 1) * each_ns);
+    assert!(!is_down(&pair));
 }
 
 /// Runs an act of a context to its end.

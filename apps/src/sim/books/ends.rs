@@ -88,7 +88,12 @@ impl Books {
                 self.quarantine_told(host, *context, Told { keys, bytes });
                 self.quarantined(host, *context, *why);
             }
-            EngineEvent::ServicePanicked { context } => self.ending(host, *context),
+            EngineEvent::ServicePanicked { context }
+            | EngineEvent::Offence {
+                context,
+                is_expelled: true,
+                ..
+            } => self.ending(host, *context),
             EngineEvent::PeerUp(peer) => {
                 let now_ns = self.world.now_ns();
                 let other = self.host_of(host, *peer);
