@@ -1,5 +1,7 @@
 //! Engines of one process, each with the oracle around its device: started together, driven from the caller's thread, ended together.
 
+mod stepped;
+
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -9,9 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 use keyfence::ids::LcoreId;
 use keyfence::pmd::Device;
-use keyfence::pmd::wrap::check::{Check, CheckPath, Ledger, Party};
+use keyfence::pmd::wrap::check::{Check, CheckPath, Ledger};
 use keyfence::{Engine, EngineBuilder, EngineEvent, Lcore, Running, Secret, Stats};
 use keyfence_mempool::sync::Arc;
+
+pub use stepped::Stepped;
 
 /// A device with the oracle around it, which sees every post, completion and control call of the runtime's.
 type Watched<D> = Check<D>;
@@ -32,6 +36,8 @@ pub struct Clock {
 pub struct Host<D: Device> {
     clock: Clock,
     engines: Vec<Hosted<D>>,
+    /// One more, behind them in the order.
+    stepped: Option<Stepped<D>>,
 }
 
 /// One engine of a host.
@@ -51,6 +57,8 @@ pub struct Ended {
     pub stats: Vec<Option<Stats>>,
     /// Whether every context was reclaimed or in quarantine in time.
     pub closed: bool,
+    /// Whether it had taken leave of all its peers in time.
+    pub left: bool,
     /// Buffers that something still keeps.
     pub buffers_in_use: usize,
     /// Keys that the device still honours.
@@ -61,11 +69,19 @@ pub struct Ended {
     pub violations: u64,
 }
 
+impl Ended {
+    /// Receives that the lanes of the engine may hold, of `posted` that all hold together: none when no session is left.
+    pub fn most_receives(&self, posted: usize) -> usize {
+        if self.left { 0 } else { posted }
+    }
+}
+
 impl fmt::Debug for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ended")
             .field("lcores_alive", &self.stats.iter().flatten().count())
             .field("closed", &self.closed)
+            .field("left", &self.left)
             .field("buffers_in_use", &self.buffers_in_use)
             .field("receives_in_use", &self.receives_in_use)
             .field("live_keys", &self.live_keys)
@@ -125,17 +141,40 @@ impl<D: Device> Host<D> {
         Ok(Self {
             clock: clock.clone(),
             engines,
+            stepped: None,
         })
+    }
+
+    /// Builds one more engine, which has no threads and is stepped by [`Host::control`]: with its first builder and device now, with the next ones whenever
+    /// it is started anew.
+    pub fn add_stepped(
+        &mut self,
+        lives: Vec<(EngineBuilder, D)>,
+        seed: u128,
+    ) -> anyhow::Result<()> {
+        self.stepped = Some(Stepped::new(lives, seed ^ self.engines.len() as u128)?);
+        Ok(())
+    }
+
+    /// That one.
+    pub fn stepped(&mut self) -> Option<&mut Stepped<D>> {
+        self.stepped.as_mut()
     }
 
     /// One engine, by its place in the list it was started from.
     pub fn engine(&mut self, at: usize) -> &mut Engine<Watched<D>> {
-        &mut self.engines[at].engine
+        match self.engines.get_mut(at) {
+            Some(hosted) => &mut hosted.engine,
+            None => self.stepped.as_mut().expect("it was added").engine(),
+        }
     }
 
     /// The oracle's books of one engine's device.
     pub fn ledger(&self, at: usize) -> Arc<Ledger> {
-        Arc::clone(&self.engines[at].ledger)
+        match self.engines.get(at) {
+            Some(hosted) => Arc::clone(&hosted.ledger),
+            None => self.stepped.as_ref().expect("it was added").ledger(),
+        }
     }
 
     /// Whether every lcore's thread is still there.
@@ -154,6 +193,10 @@ impl<D: Device> Host<D> {
                 any = true;
             }
         }
+        // What it does is no reason not to rest.
+        if let Some(stepped) = &mut self.stepped {
+            stepped.turn(|| self.clock.now_ns(), self.engines.len(), events);
+        }
         any
     }
 
@@ -166,8 +209,9 @@ impl<D: Device> Host<D> {
     /// have ended is no event here.
     pub fn end(mut self, bound_ns: u64, events: &mut Vec<(usize, EngineEvent)>) -> Vec<Ended> {
         let deadline_ns = self.clock.now_ns().saturating_add(bound_ns);
-        for hosted in &mut self.engines {
-            hosted.engine.close_all();
+        let count = self.engines.len() + usize::from(self.stepped.is_some());
+        for at in 0..count {
+            self.engine(at).close_all();
         }
         let mut last = Vec::new();
         while !self.at_rest() && self.is_alive() && self.clock.now_ns() < deadline_ns {
@@ -179,14 +223,25 @@ impl<D: Device> Host<D> {
         last.retain(|(_, event)| !matches!(event, EngineEvent::PeerDown(_)));
         events.append(&mut last);
         // All before any is dropped: that ends its queue pairs, and to one that still polls its peer would be lost.
-        let stopped: Vec<_> = self.engines.into_iter().map(Hosted::stop).collect();
-        stopped.iter().map(Stopped::ended).collect()
+        let mut stopped: Vec<_> = self.engines.into_iter().map(Hosted::stop).collect();
+        let stepped = self.stepped.and_then(Stepped::stopped);
+        let before = stepped.map(|(last, violations)| {
+            stopped.push(last);
+            violations
+        });
+        let mut ended: Vec<Ended> = stopped.iter().map(Stopped::ended).collect();
+        if let (Some(violations), Some(last)) = (before, ended.last_mut()) {
+            last.violations += violations;
+        }
+        ended
     }
 
-    fn at_rest(&self) -> bool {
-        self.engines
-            .iter()
-            .all(|hosted| hosted.engine.has_left() && hosted.engine.buffers_in_use() == 0)
+    fn at_rest(&mut self) -> bool {
+        let count = self.engines.len() + usize::from(self.stepped.is_some());
+        (0..count).all(|at| {
+            let engine = self.engine(at);
+            engine.has_left() && engine.buffers_in_use() == 0
+        })
     }
 }
 
@@ -217,12 +272,12 @@ impl<D: Device> Stopped<D> {
             name: self.engine.name().to_owned(),
             stats: stats.collect(),
             closed: self.engine.is_closed(),
+            left: self.engine.has_left(),
             buffers_in_use: self.engine.buffers_in_use(),
             // The arena's own registration opens nothing to a peer, and the oracle doesn't count it.
             live_keys: self.ledger.all_live_keys(),
             receives_in_use: self.engine.receives_in_use(),
-            violations: self.ledger.violations(Party::Caller)
-                + self.ledger.violations(Party::Device),
+            violations: stepped::violations(&self.ledger),
         }
     }
 }

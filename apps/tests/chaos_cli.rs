@@ -16,6 +16,10 @@ fn short(edits: &[Edit<'_>]) -> load::LoadFile {
         Edit::load("min_dead_keys", "1"),
         Edit::load("min_panics", "1"),
         Edit::load("min_hangs", "1"),
+        Edit::load("peer_stops", "1"),
+        Edit::load("peer_restarts", "1"),
+        Edit::load("min_peers_down", "6"),
+        Edit::load("min_leases_ended", "1"),
     ];
     chaos(&[&short[..], edits].concat())
 }
@@ -45,6 +49,11 @@ fn a_short_run_in_chaos_is_good_and_each_trouble_has_struck() {
         ("/coverage/dead_keys_refused", 1),
         ("/coverage/panics", 1),
         ("/coverage/hangs", 1),
+        ("/coverage/leases_ended", 1),
+        ("/coverage/operations_with_third", 1),
+        ("/peers/down", 6),
+        ("/peers/stops", 1),
+        ("/peers/restarts", 1),
         ("/bystanders/quiet/p50", 1),
         ("/bystanders/chaos/p50", 1),
     ] {
@@ -57,6 +66,8 @@ fn a_trouble_that_did_not_strike_is_exit_1_and_is_named() {
     let _one = alone();
     let file = short(&[
         Edit::load("duration", "\"300ms\""),
+        Edit::load("peer_stops", "0"),
+        Edit::load("peer_restarts", "0"),
         Edit::load("lane_breaks_per_s", "0.1"),
         Edit::load("dead_keys_per_s", "0.1"),
         Edit::load("panics_per_s", "0.1"),
@@ -69,6 +80,8 @@ fn a_trouble_that_did_not_strike_is_exit_1_and_is_named() {
         "min_dead_keys",
         "min_panics",
         "min_hangs",
+        "min_peers_down",
+        "min_leases_ended",
     ];
     assert_eq!(report["caught_by"], serde_json::json!(missed), "{report:#}");
 }

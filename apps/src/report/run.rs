@@ -9,7 +9,7 @@ use super::{Latency, Quantiles};
 pub struct RunReport {
     /// The arenas.
     pub memory: MemoryReport,
-    /// The lcores of all engines.
+    /// The lcores of the engines under load.
     pub lcores: Vec<LcoreReport>,
     /// Of the traffic.
     pub duration_s: f64,
@@ -136,6 +136,10 @@ pub struct CoverageReport {
     pub panics: u64,
     /// Clients that hung and were reclaimed when their lease had run out.
     pub hangs: u64,
+    /// Leases of grants that ran out.
+    pub leases_ended: u64,
+    /// Operations completed between the two engines under load and the third one.
+    pub operations_with_third: u64,
 }
 
 /// What went wrong.
@@ -177,8 +181,12 @@ pub struct LanesReport {
 /// Peers that were lost.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug, Default)]
 pub struct PeersReport {
-    /// Sessions that ended by loss.
+    /// Sessions that ended by loss, counted at each engine that was there to see it.
     pub down: u64,
+    /// Times that the third engine was stopped for longer than `timeouts.reconnect`, and resumed.
+    pub stops: u64,
+    /// Times that it was gone without a word, and started anew.
+    pub restarts: u64,
 }
 
 /// Latency of untouched contexts.

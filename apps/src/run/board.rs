@@ -25,9 +25,22 @@ pub enum Stage {
     Drain,
 }
 
+/// Between which engines a board's traffic is.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Its number: 0 for the two engines under load, others for what goes on with the third one.
+    pub number: usize,
+    /// The engines of both sides, by their places in the file.
+    pub engines: [usize; 2],
+    /// Their names.
+    pub names: [String; 2],
+}
+
 /// Everything that is shared.
 #[derive(Debug)]
 pub struct Board {
+    /// Between whom.
+    pub link: Link,
     /// One for all.
     pub clock: Clock,
     /// The load.
@@ -47,14 +60,17 @@ pub struct Board {
 /// One engine's.
 #[derive(Debug)]
 pub struct Side {
-    /// The oracle on its device.
-    pub ledger: Arc<Ledger>,
+    /// The oracle on its device; another one when the engine starts anew.
+    ledger: Mutex<Arc<Ledger>>,
     /// A word a worker, by its number.
     pub members: Vec<Member>,
     /// What its live workers are to look for in the memory of one that has just died.
     pub hunt: Hunt,
     tally: Mutex<Tally>,
 }
+
+/// How names of those begin that deal with the third engine.
+pub const GUEST: &str = "guest-";
 
 /// A worker's flags. It sets its own, and others leave requests.
 #[derive(Debug, Default)]
@@ -142,11 +158,22 @@ impl Side {
     /// A side with `members` workers.
     pub fn new(ledger: Arc<Ledger>, members: usize) -> Self {
         Self {
-            ledger,
+            ledger: Mutex::new(ledger),
             members: (0..members).map(|_| Member::default()).collect(),
             hunt: Hunt::default(),
             tally: Mutex::new(Tally::default()),
         }
+    }
+
+    /// The oracle on its device.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        let ledger = self.ledger.lock();
+        Arc::clone(&ledger.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Its engine starts anew, on another device.
+    pub fn set_ledger(&self, ledger: Arc<Ledger>) {
+        *self.ledger.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
     }
 
     /// The figures. The lock is the lcore's own nearly always: the driver looks at the end.
@@ -158,6 +185,7 @@ impl Side {
 impl Board {
     /// A run in its setup.
     pub fn new(
+        link: Link,
         clock: Clock,
         load: LoadConfig,
         flush_interval_ns: u64,
@@ -165,6 +193,7 @@ impl Board {
         wishes: Arc<Wishes>,
     ) -> Self {
         Self {
+            link,
             wishes,
             quiet_until_ns: AtomicU64::new(0),
             clock,
@@ -174,6 +203,19 @@ impl Board {
             stage: AtomicU32::new(Stage::Setup as u32),
             reclaims_open: AtomicU32::new(0),
         }
+    }
+
+    /// The name by which the partner of worker `index` finds it.
+    pub fn name_of(&self, index: usize) -> String {
+        match self.link.number {
+            0 => format!("load-{index}"),
+            number => format!("{GUEST}{number}-{index}"),
+        }
+    }
+
+    /// Whether sessions of these sides may be lost.
+    pub fn is_lossy(&self) -> bool {
+        self.link.number > 0
     }
 
     /// Where the run is.

@@ -8,12 +8,14 @@ use keyfence::ids::ContextId;
 use keyfence::pmd::Device;
 use keyfence_mempool::sync::Arc;
 
+use super::board::GUEST;
 use super::board::{DRAINED, READY, Stage};
 use super::breaks::Breaks;
 use super::chaos::{Chaos, How};
+use super::guests::Guests;
 use super::hangs::{self, Hangs};
 use super::progress::Progress;
-use super::scene::Scene;
+use super::scene::{Scene, THIRD};
 use super::seen::Seen;
 use crate::signals::Signals;
 
@@ -50,6 +52,8 @@ pub struct Driver<'a, D: Device> {
     events: Vec<(usize, EngineEvent)>,
     breaks: Breaks,
     hangs: Hangs,
+    /// What is done to the third engine, if there is one.
+    guests: Option<Guests>,
     client_lease_ns: u64,
     /// How long a client that hangs, and then is reclaimed, may take; 0 where none does.
     slow_ends_ns: u64,
@@ -64,6 +68,7 @@ impl<'a, D: Device> Driver<'a, D> {
         let wishes = Arc::clone(&scene.board.wishes);
         Self {
             hangs: Hangs::new(&scene.board, u64::MAX),
+            guests: None,
             client_lease_ns: 0,
             slow_ends_ns: 0,
             breaks: Breaks::new(wishes, load.seed, 0, [0.0; 2]),
@@ -84,9 +89,14 @@ impl<'a, D: Device> Driver<'a, D> {
     pub fn run(mut self, config: &Config) -> Seen {
         let load = self.scene.board.load.clone();
         self.client_lease_ns = config.timeouts.client_lease_ns;
+        self.guests = (config.engines.len() > THIRD).then(|| Guests::new(config));
         if load.troubles.hangs_per_s > 0.0 {
             let bound_ns = config.timeouts.reclaim_bound_ns(config.limits.keys());
             self.slow_ends_ns = self.client_lease_ns + bound_ns;
+        }
+        if self.guests.is_some() {
+            // Stopped, lost at each end, and back.
+            self.slow_ends_ns += 6 * config.timeouts.reconnect_timeout_ns;
         }
         let reconnect_ns = config.timeouts.reconnect_timeout_ns.max(5_000_000_000);
         if self.set_up(reconnect_ns) {
@@ -97,6 +107,11 @@ impl<'a, D: Device> Driver<'a, D> {
             let mut chaos = Chaos::new(&self.scene.board, quiet_until_ns);
             self.breaks = Breaks::of(&self.scene.board, quiet_until_ns);
             self.hangs = Hangs::new(&self.scene.board, quiet_until_ns);
+            if let Some(guests) = &mut self.guests {
+                let (stops, restarts) = (load.troubles.peer_stops, load.troubles.peer_restarts);
+                let len_ns = (began_ns + load.duration_ns).saturating_sub(quiet_until_ns);
+                guests.plan(stops, restarts, quiet_until_ns, len_ns);
+            }
             let paced_ns = (load.duration_ns as f64 * load.paced_share) as u64;
             self.load_until(Stage::Paced, began_ns + paced_ns, &mut chaos);
             self.load_until(Stage::Flat, began_ns + load.duration_ns, &mut chaos);
@@ -107,6 +122,7 @@ impl<'a, D: Device> Driver<'a, D> {
         self.drain();
         self.seen.repairs = self.breaks.end();
         self.seen.hung = self.hangs.reclaimed;
+        self.seen.third = self.guests.map(|guests| guests.fate).unwrap_or_default();
         self.seen
     }
 
@@ -114,7 +130,7 @@ impl<'a, D: Device> Driver<'a, D> {
     fn set_up(&mut self, patience_ns: u64) -> bool {
         self.progress.stage("connecting and granting", 0);
         let deadline_ns = self.scene.board.clock.now_ns() + patience_ns;
-        while !self.scene.board.members().all(|member| member.has(READY)) {
+        while !self.scene.all_have(READY) {
             if !self.turn() {
                 return false;
             }
@@ -179,7 +195,9 @@ impl<'a, D: Device> Driver<'a, D> {
             && board.wishes.refused() >= minima.dead_keys
             && self.seen.panicked >= minima.panics
             && self.hangs.reclaimed >= minima.hangs;
+        let third = self.guests.as_ref().is_none_or(Guests::is_done);
         troubles
+            && third
             && operations >= minima.operations
             && self.seen.reclaimed >= minima.reclaims
             && revokes >= minima.revokes_with_write_in_flight
@@ -187,7 +205,7 @@ impl<'a, D: Device> Driver<'a, D> {
 
     fn load_until(&mut self, stage: Stage, end_ns: u64, chaos: &mut Chaos) {
         let now_ns = self.scene.board.clock.now_ns();
-        self.scene.board.enter(stage);
+        self.scene.enter(stage);
         let name = match stage {
             Stage::Paced => "paced",
             Stage::Flat => "flat out",
@@ -213,6 +231,9 @@ impl<'a, D: Device> Driver<'a, D> {
             }
             self.breaks.turn(now_ns);
             self.hangs.turn(self.scene, now_ns);
+            if let Some(guests) = &mut self.guests {
+                guests.turn(self.scene, now_ns);
+            }
             if !self.turn() {
                 return;
             }
@@ -235,8 +256,15 @@ impl<'a, D: Device> Driver<'a, D> {
     fn turn(&mut self) -> bool {
         let mut events = core::mem::take(&mut self.events);
         self.scene.control(&mut events);
-        for (side, event) in events.drain(..) {
-            self.event(side, event);
+        for (engine, event) in events.drain(..) {
+            if self.is_guests(engine, &event)
+                && let Some(guests) = &mut self.guests
+            {
+                guests.event(engine, &event);
+                self.seen.note(engine, &event);
+            } else {
+                self.event(engine, event);
+            }
         }
         self.events = events;
         if !self.seen.interrupted && self.signals.interrupted() {
@@ -294,6 +322,22 @@ impl<'a, D: Device> Driver<'a, D> {
         }
     }
 
+    /// Whether an event is about the third engine, or about a context that deals with it.
+    fn is_guests(&mut self, engine: usize, event: &EngineEvent) -> bool {
+        match event {
+            _ if engine == THIRD => true,
+            EngineEvent::Opened { name, .. } => name.starts_with(GUEST),
+            EngineEvent::Reclaimed { context, .. } | EngineEvent::Quarantined { context, .. } => {
+                let guests = self.guests.as_ref();
+                guests.is_some_and(|guests| guests.has(engine, *context))
+            }
+            EngineEvent::PeerUp(peer)
+            | EngineEvent::PeerDown(peer)
+            | EngineEvent::LaneRepaired { peer, .. } => !self.scene.is_other(engine, *peer),
+            _ => false,
+        }
+    }
+
     fn told_to_panic(&self, side: usize, context: ContextId) -> bool {
         let live = self.live[side].get(&context.to_bits());
         live.is_some_and(|live| live.ends == Some(How::Panic))
@@ -344,6 +388,12 @@ impl<'a, D: Device> Driver<'a, D> {
         self.scene.open(side, live.index, life);
     }
 
+    fn third_is_back(&mut self) -> bool {
+        let now_ns = self.scene.board.clock.now_ns();
+        let guests = self.guests.as_mut();
+        guests.is_none_or(|guests| guests.wind_down(self.scene, now_ns))
+    }
+
     fn no_client_hangs(&mut self) -> bool {
         let now_ns = self.scene.board.clock.now_ns();
         self.hangs.go_on(self.scene, now_ns)
@@ -351,8 +401,11 @@ impl<'a, D: Device> Driver<'a, D> {
 
     /// Waits for the operations in flight; after a signal the contexts are closed as they are.
     fn drain(&mut self) {
-        self.scene.board.enter(Stage::Drain);
+        self.scene.enter(Stage::Drain);
         if self.seen.interrupted {
+            if let Some(guests) = &mut self.guests {
+                guests.interrupt(self.scene);
+            }
             return;
         }
         let deadline_ns = self.scene.board.clock.now_ns() + DRAIN_NS + self.slow_ends_ns;
@@ -364,7 +417,8 @@ impl<'a, D: Device> Driver<'a, D> {
                 .any(|live| live.ends.is_some())
         };
         while !self.breaks.wind_down()
-            || !self.scene.board.members().all(|member| member.has(DRAINED))
+            || !self.third_is_back()
+            || !self.scene.all_have(DRAINED)
             || killed(self)
             || !self.no_client_hangs()
         {
@@ -375,11 +429,12 @@ impl<'a, D: Device> Driver<'a, D> {
         if self.seen.interrupted {
             return;
         }
-        let left = self
-            .scene
-            .board
-            .members()
-            .filter(|member| !member.has(DRAINED));
+        if !self.third_is_back() {
+            let text = "the third engine was not back in time";
+            self.seen.errors.push(text.into());
+        }
+        let left = self.scene.boards().flat_map(|board| board.members());
+        let left = left.filter(|member| !member.has(DRAINED));
         self.seen.undrained = left.count() as u64;
         if !self.no_client_hangs() {
             let text = "a client that hung was not reclaimed in time";

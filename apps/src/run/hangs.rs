@@ -8,7 +8,7 @@ use super::board::Board;
 use super::chaos::Timer;
 use super::pattern::{Fill, identity};
 use super::scene::Scene;
-use super::worker::{name_of, small_bytes};
+use super::worker::small_bytes;
 use crate::random::Random;
 
 /// Clients at a time.
@@ -184,7 +184,7 @@ impl Hung {
                 client.alloc(small_bytes(&scene.board.load), 0).ok()?;
             }
             ClientEvent::Event(Event::PeerUp(peer)) if scene.is_other(self.side, peer) => {
-                let name = name_of(self.partner);
+                let name = scene.board.name_of(self.partner);
                 client.lookup(peer, &name, 0).ok()?;
             }
             ClientEvent::Allocated { result, .. } => {

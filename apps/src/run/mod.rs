@@ -8,6 +8,7 @@ mod board;
 mod breaks;
 mod chaos;
 mod drive;
+mod guests;
 mod hangs;
 mod harm;
 mod oracle;
@@ -31,7 +32,6 @@ use keyfence::EngineBuilder;
 use keyfence::config::Config;
 use keyfence::pmd::Device;
 use keyfence_benches::probe;
-use keyfence_mempool::sync::Arc;
 
 use crate::catalog::CATALOG;
 use crate::device::{Choice, OnDevice};
@@ -50,7 +50,7 @@ use verdict::Verdict;
     Exits 1 if a check failed or a minimum of [load] was missed, and names them. A first SIGINT, SIGTERM or SIGHUP closes all contexts \
     and reports, a second ends at once.")]
 pub struct RunArgs {
-    /// Configuration with two engines and [load]
+    /// Configuration with two engines, or three, and [load]
     #[cfg_attr(feature = "plant", arg(default_value = "configs/loopback.toml"))]
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -78,8 +78,7 @@ pub fn run(args: &RunArgs, json: bool) -> Finished {
     let driven = scene::check(&config, &args.file).and_then(|()| {
         let choice = Choice::of_config(&config).map_err(|why| anyhow!("{why}"))?;
         let run = Run::begin(&config, json)?;
-        let builders = (0..config.engines.len()).map(|at| EngineBuilder::from_config(&config, at));
-        choice.open(builders.collect(), run)?
+        choice.open(scene::builders(&config), run)?
     });
     let device = Some(config.engines[0].device.clone());
     let mut finished =
@@ -138,15 +137,16 @@ impl OnDevice for Run<'_> {
             }
         }
         let mut seen = Driver::new(&mut scene, &self.signals, Progress::new()).run(config);
-        let (board, arenas) = (Arc::clone(&scene.board), core::mem::take(&mut scene.arenas));
+        let boards: Vec<_> = scene.boards().cloned().collect();
+        let arenas = core::mem::take(&mut scene.arenas);
         let mut events = Vec::new();
         let ended = scene.end(config.timeouts.shutdown_timeout_ns, &mut events);
         events
             .iter()
             .for_each(|(side, event)| seen.note(*side, event));
-        let verdict = verdict::judge(config, &seen, &board, &ended);
+        let verdict = verdict::judge(config, &seen, &boards, &ended);
         let probe_ns = self.probe_ns.min(probe_ns());
-        let report = summary::report(&verdict, &seen, &board, &arenas, probe_ns);
+        let report = summary::report(&verdict, &seen, &boards[0], &arenas, probe_ns);
         let text = text::of(&report, &self.facts(), &arenas);
         Ok(finished(&verdict, report, text))
     }
@@ -248,6 +248,11 @@ mod tests {
     #[test]
     fn r5_a_lane_that_breaks_unasked_is_repaired_and_is_a_bystander_error_all_the_same() {
         let mut config = config("chaos.toml");
+        // Without the engine that comes and goes.
+        config.engines.truncate(2);
+        config
+            .peers
+            .retain(|peer| peer.engine < 2 && peer.name != "third");
         let load = config.load.as_mut().expect("it has one");
         load.duration_ns = 3_000_000_000;
         load.troubles = Troubles::default();

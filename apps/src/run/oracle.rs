@@ -19,17 +19,17 @@ pub enum Occasion {
 
 /// Looks a range of `side`'s memory up, and counts and notes what is found.
 pub fn inspect(board: &Board, side: usize, range: &Range<u64>, occasion: Occasion) {
-    let ledger = &board.sides[side].ledger;
+    let ledger = board.sides[side].ledger();
     let keys = ledger.live_keys(range.clone());
     // At a flush's return the grants of the range may be quarantined, and the peer's operations were waited for by the fence.
     let own = match occasion {
         Occasion::Flushed => 0,
         _ => ledger.open_work(range.clone()),
     };
-    // A broken lane's end proves the key's, whether its holder has heard of it or not.
+    // A broken lane's end proves the key's, whether its holder has heard of it or not; so does a lost session's.
     let theirs = match occasion {
-        Occasion::Zapped if board.wishes.is_broken() => 0,
-        Occasion::Zapped => board.sides[1 - side].ledger.open_remote(range.clone()),
+        Occasion::Zapped if board.wishes.is_broken() || board.is_lossy() => 0,
+        Occasion::Zapped => board.sides[1 - side].ledger().open_remote(range.clone()),
         _ => 0,
     };
     if keys + own + theirs == 0 {

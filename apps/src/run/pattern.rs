@@ -20,9 +20,9 @@ pub const HEADER_BYTES: usize = 16;
 const WORD: usize = 8;
 const BLOCK: usize = 4096;
 
-/// A context's name among those of all engines of the run.
-pub fn identity(side: usize, id: keyfence::ids::ContextId) -> u64 {
-    id.to_bits() | (side as u64) << 63
+/// A context's name among those of all engines of the run, three at most.
+pub fn identity(engine: usize, id: keyfence::ids::ContextId) -> u64 {
+    id.to_bits() | (engine as u64) << 62
 }
 
 impl Fill {

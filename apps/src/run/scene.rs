@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use keyfence::config::Config;
 use keyfence::ids::{ContextId, LcoreId, PeerId};
 use keyfence::pmd::Device;
@@ -10,19 +10,23 @@ use keyfence::{Client, ClientConfig, EngineBuilder, EngineEvent};
 use keyfence_mempool::PageKind;
 use keyfence_mempool::sync::Arc;
 
-use super::board::{Board, Side};
+use super::board::{Board, Link, Side, Stage};
+use super::guests::GUESTS;
 use super::harm::{Harm, Wishes};
-use super::worker::{Worker, name_of};
-use crate::host::{Clock, Ended, Host};
+use super::worker::Worker;
+use crate::host::{Clock, Ended, Host, Stepped};
 
-/// Two engines whose lcores run.
+/// The place of the engine that comes and goes, behind the two under load.
+pub const THIRD: usize = 2;
+
+/// Two engines whose lcores run, and perhaps a third one.
 pub struct Scene<D: Device> {
-    /// What is shared with the workers.
+    /// What is shared with the workers of the two.
     pub board: Arc<Board>,
+    /// Likewise between each of them and the third.
+    pub guests: Vec<Arc<Board>>,
     /// The arenas.
     pub arenas: Vec<ArenaFacts>,
-    /// The names of both engines.
-    names: [String; 2],
     host: Host<Harm<D>>,
 }
 
@@ -50,9 +54,11 @@ pub fn check(config: &Config, file: &Path) -> anyhow::Result<()> {
     let Some(load) = &config.load else {
         bail!("{file}: has no [load]; see configs/loopback.toml for one");
     };
-    let [left, right] = &config.engines[..] else {
+    let ([left, right] | [left, right, _]) = &config.engines[..] else {
         let count = config.engines.len();
-        bail!("{file}: has {count} engines; give it two [[engine]] that are each other's [[peer]]");
+        bail!(
+            "{file}: has {count} engines; give it two [[engine]] that are each other's [[peer]], and for peers that come and go a third"
+        );
     };
     let joined = |from: usize, to: &str| {
         let mut peers = config.peers.iter().filter(|peer| peer.engine == from);
@@ -61,11 +67,45 @@ pub fn check(config: &Config, file: &Path) -> anyhow::Result<()> {
     if !joined(0, &right.name) || !joined(1, &left.name) {
         bail!("{file}: its engines are not each other's peers; add a [[peer]] for each");
     }
-    let (wanted, limit) = (load.contexts, config.limits.contexts);
+    if let Some(third) = config.engines.get(THIRD)
+        && [left, right]
+            .iter()
+            .zip(0..)
+            .any(|(other, at)| !joined(THIRD, &other.name) || !joined(at, &third.name))
+    {
+        let name = &third.name;
+        bail!(
+            "{file}: engine {name} is not a peer of both others; add a [[peer]] for each, both ways"
+        );
+    }
+    let guests = if config.engines.len() > THIRD {
+        GUESTS
+    } else {
+        0
+    };
+    let (wanted, limit) = (load.contexts + guests, config.limits.contexts);
     if wanted > limit {
-        bail!("{file}: load.contexts is {wanted}, limits.contexts {limit}; raise limits.contexts");
+        bail!(
+            "{file}: load.contexts and {guests} that deal with a third engine are {wanted}, limits.contexts is {limit}; raise limits.contexts"
+        );
     }
     Ok(())
+}
+
+/// Builders for all engines of the file: the two under load, and behind them one for each life of the third.
+pub fn builders(config: &Config) -> Vec<EngineBuilder> {
+    let restarts = config
+        .load
+        .as_ref()
+        .map_or(0, |load| load.troubles.peer_restarts);
+    let lives = match config.engines.len() > THIRD {
+        true => 1 + restarts as usize,
+        false => 0,
+    };
+    let engines = (0..THIRD).chain(core::iter::repeat_n(THIRD, lives));
+    engines
+        .map(|at| EngineBuilder::from_config(config, at))
+        .collect()
 }
 
 impl<D: Device> Scene<D> {
@@ -75,49 +115,110 @@ impl<D: Device> Scene<D> {
     /// What was short. Nothing is left behind then.
     pub fn start(
         config: &Config,
-        builders: Vec<EngineBuilder>,
+        mut builders: Vec<EngineBuilder>,
         devices: Vec<D>,
         clock: &Clock,
         seed: u128,
     ) -> anyhow::Result<Self> {
         let load = config.load.clone().expect("checked before");
         let wishes = Arc::new(Wishes::new(clock.clone()));
-        let harmful = |(side, device)| {
-            let breaks = load.troubles.lane_breaks_per_s + load.troubles.dead_keys_per_s > 0.0;
-            Harm::new(device, breaks.then(|| (Arc::clone(&wishes), side)))
+        let breaks = load.troubles.lane_breaks_per_s + load.troubles.dead_keys_per_s > 0.0;
+        let harmful = |(at, device)| {
+            let harms = breaks && at < THIRD;
+            Harm::new(device, harms.then(|| (Arc::clone(&wishes), at)))
         };
-        let devices = devices.into_iter().enumerate().map(harmful).collect();
+        let mut devices: Vec<_> = devices.into_iter().enumerate().map(harmful).collect();
+        let lives = builders.split_off(THIRD).into_iter();
+        let lives: Vec<_> = lives.zip(devices.split_off(THIRD)).collect();
         let mut host = Host::start(builders, devices, clock, seed)?;
         for side in 0..2 {
             let arena = host.engine(side).arena();
             let start = arena.address();
             wishes.set_arena(side, start..start + arena.bytes() as u64);
         }
-        let contexts = load.contexts as usize;
-        let sides = [0, 1].map(|side| Side::new(host.ledger(side), contexts));
-        let flush_interval_ns = config.timeouts.flush_interval_ns;
-        let board = Board::new(clock.clone(), load, flush_interval_ns, sides, wishes);
-        let board = Arc::new(board);
-        let arenas = (0..2).map(|side| ArenaFacts::of(&mut host, side)).collect();
+        let has_third = !lives.is_empty();
+        if has_third {
+            let name = format!("engine {}", config.engines[THIRD].name);
+            host.add_stepped(lives, seed).context(name)?;
+        }
+        let board = board_of(config, &mut host, clock, 0, [0, 1], wishes);
+        let guests = (0..THIRD).filter(|_| has_third).map(|at| {
+            // No lane of these is broken on purpose.
+            let wishes = Arc::new(Wishes::new(clock.clone()));
+            board_of(config, &mut host, clock, 1 + at, [at, THIRD], wishes)
+        });
+        let guests = guests.collect();
+        let engines = config.engines.len();
         let mut scene = Self {
             board,
-            arenas,
-            names: [0, 1].map(|side| config.engines[side].name.clone()),
+            guests,
+            arenas: (0..engines)
+                .map(|at| ArenaFacts::of(&mut host, at))
+                .collect(),
             host,
         };
+        let contexts = scene.board.load.contexts as usize;
         for side in 0..2 {
             (0..contexts).for_each(|index| scene.open(side, index, 0));
+        }
+        for side in 0..2 {
+            scene.open_guests(side);
         }
         Ok(scene)
     }
 
     /// Opens worker `index` of `side` for its `life`th life.
     pub fn open(&mut self, side: usize, index: usize, life: u64) {
-        let worker = Worker::new(Arc::clone(&self.board), side, index, life);
-        let engine = self.host.engine(side);
+        let board = Arc::clone(&self.board);
+        self.open_on(&board, side, index, life);
+    }
+
+    fn open_on(&mut self, board: &Arc<Board>, side: usize, index: usize, life: u64) {
+        let worker = Worker::new(Arc::clone(board), side, index, life);
+        let engine = self.host.engine(board.link.engines[side]);
         let lcore = LcoreId((index % engine.lcores()) as u16);
-        let opened = engine.open(lcore, &name_of(index), 1, Box::new(worker));
+        let opened = engine.open(lcore, &board.name_of(index), 1, Box::new(worker));
         opened.expect("the lcore exists, and the name is short");
+    }
+
+    /// Opens the contexts that deal with the third engine: those of the two others, or its own.
+    fn open_guests(&mut self, side: usize) {
+        for board in self.guests.clone() {
+            (0..board.sides[side].members.len())
+                .for_each(|index| self.open_on(&board, side, index, 0));
+        }
+    }
+
+    /// The third engine.
+    pub fn third(&mut self) -> &mut Stepped<Harm<D>> {
+        self.host.stepped().expect("the file has one")
+    }
+
+    /// The third engine is gone without a word, and starts anew.
+    pub fn restart_third(&mut self) -> anyhow::Result<()> {
+        self.third().restart()?;
+        let ledger = self.host.ledger(THIRD);
+        for board in &self.guests {
+            board.sides[1].set_ledger(Arc::clone(&ledger));
+        }
+        self.open_guests(1);
+        Ok(())
+    }
+
+    /// All boards, that of the two engines under load first.
+    pub fn boards(&self) -> impl Iterator<Item = &Arc<Board>> {
+        core::iter::once(&self.board).chain(&self.guests)
+    }
+
+    /// Moves the run on.
+    pub fn enter(&self, stage: Stage) {
+        self.boards().for_each(|board| board.enter(stage));
+    }
+
+    /// Whether each worker has this flag.
+    pub fn all_have(&self, flag: u32) -> bool {
+        self.boards()
+            .all(|board| board.members().all(|member| member.has(flag)))
     }
 
     /// Opens a client where worker `index` of `side` lives.
@@ -128,10 +229,10 @@ impl<D: Device> Scene<D> {
         opened.expect("the lcore exists, and the name is short")
     }
 
-    /// Whether a peer of `side` is the other side.
+    /// Whether a peer of `side`, one of the two engines under load, is the other one.
     pub fn is_other(&mut self, side: usize, peer: PeerId) -> bool {
         let name = self.host.engine(side).peer_name(peer);
-        name == Some(&*self.names[1 - side])
+        name == Some(&*self.board.link.names[1 - side])
     }
 
     /// Has a context reclaimed.
@@ -155,6 +256,40 @@ impl<D: Device> Scene<D> {
     pub fn end(self, bound_ns: u64, events: &mut Vec<(usize, EngineEvent)>) -> Vec<Ended> {
         self.host.end(bound_ns, events)
     }
+}
+
+/// The board of the traffic between two engines.
+fn board_of<D: Device>(
+    config: &Config,
+    host: &mut Host<D>,
+    clock: &Clock,
+    number: usize,
+    engines: [usize; 2],
+    wishes: Arc<Wishes>,
+) -> Arc<Board> {
+    let mut load = config.load.clone().expect("checked before");
+    if number > 0 {
+        // Each as often as one of those under load.
+        load.paced_rate_per_s *= f64::from(GUESTS) / f64::from(load.contexts);
+        load.contexts = GUESTS;
+    }
+    let members = load.contexts as usize;
+    let link = Link {
+        number,
+        engines,
+        names: engines.map(|at| config.engines[at].name.clone()),
+    };
+    let sides = engines.map(|at| Side::new(host.ledger(at), members));
+    let flush_interval_ns = config.timeouts.flush_interval_ns;
+    let clock = clock.clone();
+    Arc::new(Board::new(
+        link,
+        clock,
+        load,
+        flush_interval_ns,
+        sides,
+        wishes,
+    ))
 }
 
 impl ArenaFacts {

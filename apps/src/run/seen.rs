@@ -4,6 +4,7 @@ use keyfence::EngineEvent;
 use keyfence::latency::LatencyHistogram;
 
 use super::breaks::Repairs;
+use super::guests::Fate;
 
 /// What the driver has seen.
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub struct Seen {
     pub reclaim_ns: LatencyHistogram,
     /// Contexts that ended in quarantine.
     pub quarantined: u64,
-    /// Sessions that ended while the load ran.
+    /// Sessions between the two engines under load that ended while it ran.
     pub peers_down: u64,
     /// What went wrong, for stderr and the report.
     pub errors: Vec<String>,
@@ -30,6 +31,8 @@ pub struct Seen {
     pub panicked: u64,
     /// Clients that hung, and were reclaimed.
     pub hung: u64,
+    /// What became of the third engine.
+    pub third: Fate,
     /// Lanes that were broken, and their repairs.
     pub repairs: Repairs,
     /// Whether the sessions of both sides stood.

@@ -37,7 +37,9 @@ pub fn report(
             repair_ns: quantiles(&seen.repairs.took_ns).into(),
         },
         peers: PeersReport {
-            down: seen.peers_down,
+            down: seen.peers_down + seen.third.down,
+            stops: seen.third.stops,
+            restarts: seen.third.restarts,
         },
         bystanders: bystanders(board),
     }

@@ -121,6 +121,18 @@ fn troubles(text: &mut String, report: &RunReport) -> fmt::Result {
             "{panics} contexts panicked; {hangs} clients hung until their lease ran out"
         )?;
     }
+    let peers = &report.peers;
+    if peers.stops + peers.restarts > 0 {
+        writeln!(
+            text,
+            "the third engine: {} times stopped and resumed, {} times started anew; {} sessions lost, {} leases run out, {} operations with it",
+            peers.stops,
+            peers.restarts,
+            peers.down,
+            coverage.leases_ended,
+            coverage.operations_with_third
+        )?;
+    }
     if lanes.repairs > 0 {
         writeln!(
             text,

@@ -1,10 +1,11 @@
 //! What the figures of a run come to: the checks, the minima, and which of them failed.
 
-use core::ops::RangeInclusive;
-
 use keyfence::config::{Config, Minima};
 
+use keyfence_mempool::sync::Arc;
+
 use super::board::{Board, Side};
+use super::scene::THIRD;
 use super::seen::Seen;
 use super::tally::{PHASES, Share};
 use crate::host::Ended;
@@ -29,24 +30,43 @@ pub struct Verdict {
     pub lcores: Vec<LcoreReport>,
 }
 
+fn operations_on(board: &Board) -> u64 {
+    board.sides.iter().map(|side| side.tally().ops()).sum()
+}
+
 /// Looks at everything that is left when the lcores have ended.
-pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Verdict {
+pub fn judge(config: &Config, seen: &Seen, boards: &[Arc<Board>], ended: &[Ended]) -> Verdict {
+    let board = &boards[0];
     let mut verdict = Verdict {
         checks: ChecksReport {
             books_balance: true,
             ..ChecksReport::default()
         },
-        errors: seen.errors.clone(),
+        errors: [&seen.errors[..], &seen.third.errors].concat(),
         ..Verdict::default()
     };
     // Where some are broken on purpose, their repairs are what is counted.
-    let breaks = seen.connected && board.wishes.era() == 0;
-    for (side, ended) in ended.iter().enumerate() {
-        verdict.add_side(&board.sides[side]);
-        verdict.add_lcores(ended, &config.engines[side].lcores, breaks);
-        let posted = config.lanes(side) as usize * config.limits.receive_depth as usize;
-        verdict.add_books(posted_at_rest(posted, seen), ended);
-        let reports = board.sides[side].ledger.reports();
+    let breaks = seen.connected && board.wishes.era() == 0 && seen.third.down == 0;
+    for side in boards.iter().flat_map(|board| &board.sides) {
+        verdict.add_side(side);
+    }
+    verdict.operations = operations_on(board);
+    let guests = boards[1..].iter().map(|board| operations_on(board));
+    verdict.coverage.operations_with_third = guests.sum();
+    for (at, ended) in ended.iter().enumerate() {
+        // The third engine has no threads that could be kept from running.
+        let cpus = match at < THIRD {
+            true => Some(&config.engines[at].lcores[..]),
+            false => None,
+        };
+        verdict.add_lcores(ended, cpus, breaks);
+        let posted = config.lanes(at) as usize * config.limits.receive_depth as usize;
+        verdict.add_books(posted, ended);
+        let ledger = match at < THIRD {
+            true => board.sides[at].ledger(),
+            false => boards[1].sides[1].ledger(),
+        };
+        let reports = ledger.reports();
         let reports = reports
             .iter()
             .map(|report| format!("engine {}: {report}", ended.name));
@@ -73,13 +93,6 @@ pub fn judge(config: &Config, seen: &Seen, board: &Board, ended: &[Ended]) -> Ve
     verdict
 }
 
-/// Receives that the lanes of an engine may hold at rest, of `posted` that all hold together: without a session that stood to the end, fewer.
-fn posted_at_rest(posted: usize, seen: &Seen) -> RangeInclusive<usize> {
-    let stood = seen.connected && seen.peers_down == 0;
-    let least = if stood { posted } else { 0 };
-    least..=posted
-}
-
 impl Verdict {
     fn add_side(&mut self, side: &Side) {
         let tally = side.tally();
@@ -97,13 +110,12 @@ impl Verdict {
         coverage.operations_not_sent += tally.cut[1];
         coverage.late_reads_checked += tally.late_reads_checked;
         coverage.revokes_with_write_in_flight += tally.revokes_with_write_in_flight;
-        self.operations += tally.ops();
         self.errors.extend(tally.notes.iter().cloned());
     }
 
     /// R7: what the runtime's own counters say at rest.
-    fn add_lcores(&mut self, engine: &Ended, cpus: &[u32], breaks: bool) {
-        for ((lcore, stats), cpu) in (0..).zip(&engine.stats).zip(cpus) {
+    fn add_lcores(&mut self, engine: &Ended, cpus: Option<&[u32]>, breaks: bool) {
+        for (lcore, stats) in (0..).zip(&engine.stats) {
             let Some(stats) = stats else {
                 self.errors
                     .push(format!("lcore {lcore} of engine {} died", engine.name));
@@ -119,6 +131,10 @@ impl Verdict {
             self.reclaim.grants_zapped += stats.grants_zapped;
             self.reclaim.quarantined += stats.grants_quarantined.saturating_sub(stats.late_proofs);
             self.reclaim.quarantined += stats.buffers_overrun;
+            self.coverage.leases_ended += stats.leases_ended;
+            let Some(cpu) = cpus.and_then(|cpus| cpus.get(usize::from(lcore))) else {
+                continue;
+            };
             self.lcores.push(LcoreReport {
                 engine: engine.name.clone(),
                 lcore,
@@ -131,8 +147,8 @@ impl Verdict {
         }
     }
 
-    /// R7: pools, keys and requests at rest. `posted` receives are in the lanes' hands.
-    fn add_books(&mut self, posted: RangeInclusive<usize>, ended: &Ended) {
+    /// R7: pools, keys and requests at rest. `posted` receives are in the lanes' hands while they are up.
+    fn add_books(&mut self, posted: usize, ended: &Ended) {
         let Ended {
             name,
             buffers_in_use,
@@ -146,11 +162,11 @@ impl Verdict {
                 "engine {name} at rest: {buffers_in_use} buffers in use instead of 0"
             ));
         }
-        if !posted.contains(receives_in_use) {
+        let most = ended.most_receives(posted);
+        if *receives_in_use > most {
             self.checks.books_balance = false;
             self.errors.push(format!(
-                "engine {name} at rest: {receives_in_use} receive buffers in use instead of {}",
-                posted.end()
+                "engine {name} at rest: {receives_in_use} receive buffers in use instead of {most}"
             ));
         }
         if *live_keys > 0 {
@@ -169,6 +185,7 @@ impl Verdict {
 
     fn add_driver(&mut self, seen: &Seen) {
         self.checks.unfinished_ops += seen.undrained;
+        self.checks.bystander_errors += seen.third.errors.len() as u64;
         self.checks.bystander_errors += seen.peers_down + seen.unasked + seen.repairs.unasked;
         self.coverage.panics = seen.panicked;
         self.coverage.hangs = seen.hung;
@@ -276,6 +293,16 @@ impl Verdict {
                 minima.panics as f64,
             ),
             ("min_hangs", seen.hung as f64, minima.hangs as f64),
+            (
+                "min_peers_down",
+                (seen.peers_down + seen.third.down) as f64,
+                minima.peers_down as f64,
+            ),
+            (
+                "min_leases_ended",
+                self.coverage.leases_ended as f64,
+                minima.leases_ended as f64,
+            ),
         ];
         for (name, value, least) in reached {
             if value < least {
@@ -361,15 +388,25 @@ mod tests {
     }
 
     #[test]
-    fn r7_a_session_that_was_lost_holds_no_receives_and_never_too_many() {
-        let seen = |connected, peers_down| Seen {
-            connected,
-            peers_down,
-            ..Seen::default()
+    fn r7_an_engine_that_has_left_holds_no_receives_and_never_too_many() {
+        let balances = |left, receives_in_use| {
+            let ended = Ended {
+                name: "left".into(),
+                stats: Vec::new(),
+                closed: true,
+                left,
+                buffers_in_use: 0,
+                live_keys: 0,
+                receives_in_use,
+                violations: 0,
+            };
+            let mut verdict = Verdict::default();
+            verdict.checks.books_balance = true;
+            verdict.add_books(256, &ended);
+            verdict.checks.books_balance
         };
-        assert_eq!(posted_at_rest(256, &seen(true, 0)), 256..=256);
-        assert_eq!(posted_at_rest(256, &seen(true, 2)), 0..=256);
-        assert_eq!(posted_at_rest(256, &seen(false, 0)), 0..=256);
+        assert!(balances(true, 0) && balances(false, 256) && balances(false, 0));
+        assert!(!balances(true, 1) && !balances(false, 257));
     }
 
     #[test]

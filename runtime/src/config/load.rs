@@ -48,6 +48,10 @@ pub struct Troubles {
     pub panics_per_s: f64,
     /// `hangs_per_s`: clients that make a grant and hang until their lease runs out, a second.
     pub hangs_per_s: f64,
+    /// `peer_stops`: how often a third engine is stopped for longer than `timeouts.reconnect`, and resumed.
+    pub peer_stops: u32,
+    /// `peer_restarts`: how often it is gone without a word, and starts anew.
+    pub peer_restarts: u32,
 }
 
 /// Weights of the operations of a load; at least one is not 0.
@@ -84,6 +88,10 @@ pub struct Minima {
     pub panics: u64,
     /// `min_hangs`: clients that hung and were reclaimed when their lease had run out.
     pub hangs: u64,
+    /// `min_peers_down`: sessions that were lost, counted at each engine that was there to see it.
+    pub peers_down: u64,
+    /// `min_leases_ended`: leases of grants that ran out.
+    pub leases_ended: u64,
 }
 
 impl Default for LoadConfig {
@@ -164,6 +172,14 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
         "hangs_per_s",
         Kind::Number(0.0, 1e6, |l| &mut l.troubles.hangs_per_s),
     ),
+    Key::optional(
+        "peer_stops",
+        Kind::Count(0, 1000, |l| &mut l.troubles.peer_stops),
+    ),
+    Key::optional(
+        "peer_restarts",
+        Kind::Count(0, 1000, |l| &mut l.troubles.peer_restarts),
+    ),
     Key::required(
         "min_operations",
         Kind::Count64(0, u64::MAX, |l| &mut l.minima.operations),
@@ -205,6 +221,14 @@ pub(super) const KEYS: &[Key<LoadConfig>] = &[
     Key::optional(
         "min_hangs",
         Kind::Count64(0, u64::MAX, |l| &mut l.minima.hangs),
+    ),
+    Key::optional(
+        "min_peers_down",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.peers_down),
+    ),
+    Key::optional(
+        "min_leases_ended",
+        Kind::Count64(0, u64::MAX, |l| &mut l.minima.leases_ended),
     ),
 ];
 

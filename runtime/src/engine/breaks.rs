@@ -27,6 +27,7 @@ impl Core {
             route.resize(siblings as usize, None);
             route[entry.number as usize] = Some(lane);
             peer.session = Some(entry.session);
+            peer.leaving = None;
             peer.down_told = false;
         }
         let slot = &mut self.lanes[lane.0 as usize];
@@ -116,7 +117,11 @@ impl Core {
         // Completed long since: nothing lands in them.
         entry.greeting.held.clear();
         self.drop_list(lane);
-        self.stats.lanes_broken += 1;
+        // One of a session that is left ends with it.
+        let is_left = self.peers[self.lane(lane).peer.0 as usize]
+            .leaving
+            .is_some();
+        self.stats.lanes_broken += u64::from(!is_left);
         self.outbox.push(ToControl::LaneBroken(lane));
         self.repair_broke(lane, was_admitted);
     }
@@ -156,7 +161,6 @@ impl Core {
             return;
         }
         view.session = None;
-        view.leaving = None;
         for lane in self.lane_ids() {
             if self.lane(lane).peer == peer {
                 self.break_lane(lane);

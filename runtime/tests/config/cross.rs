@@ -285,6 +285,41 @@ fn troubles_need_engines_that_bear_them_and_minima_that_miss_them() {
 }
 
 #[test]
+fn peers_that_come_and_go_need_a_third_engine_and_leases_that_run_out_before_their_sessions() {
+    let load = |more: &str| {
+        format!("[limits]\nslice = \"16KiB\"\n[load]\nlarge = \"64KiB\"\n{more}\n{MINIMA}")
+    };
+    let minima = "min_peers_down = 1\nmin_leases_ended = 1";
+    let refused = |times: &str, more: &str, at: &str, key: &str, what: &[&str], allowed: &str| {
+        let source = format!("[timeouts]\n{times}\n{}", load(more));
+        assert_refused(LEAST, &source, at, key, what, allowed);
+    };
+    let soon = "lease = \"1s\"\nreconnect = \"2s\"";
+    for key in ["peer_stops", "peer_restarts"] {
+        let more = format!("{key} = 3\n{minima}");
+        let path = format!("load.{key}");
+        refused(
+            soon,
+            &more,
+            "3\nmin_peers",
+            &path,
+            &["has 1 engine"],
+            "a third [[engine]]",
+        );
+    }
+    let late = "lease = \"2s\"\nreconnect = \"2s\"";
+    let what = ["timeouts.reconnect 2s"];
+    refused(
+        late,
+        minima,
+        "\"2s\"\nreconnect",
+        "timeouts.lease",
+        &what,
+        "less than",
+    );
+}
+
+#[test]
 fn a_check_leaves_out_what_was_refused_already() {
     let errors = errors_of(&format!(
         "{LEAST}[timeouts]\nshutdown = \"1ms\"\nfence = \"x\"\n"

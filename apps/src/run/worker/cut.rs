@@ -36,6 +36,11 @@ impl Worker {
             });
         }
         self.board.sides[self.side].tally().cut(done.status);
+        self.lost(cx, op);
+    }
+
+    /// Goes on behind an operation that came to nothing.
+    pub(super) fn lost(&mut self, cx: &mut Context<'_>, op: &Op) {
         if let Some((number, partner)) = op.number
             && partner == self.partners
         {

@@ -35,6 +35,9 @@ impl Worker {
             Status::Ok => self.succeeded(&op, done, import),
             // The target's end is told by an event of its own.
             Status::ContextGone => {}
+            Status::PeerLost | Status::Indeterminate | Status::NotSent if self.board.is_lossy() => {
+                self.lost(cx, &op);
+            }
             Status::Indeterminate | Status::NotSent if self.may_be_cut(&op, done) => {
                 self.cut_off(cx, &op, done);
             }
@@ -137,7 +140,7 @@ impl Worker {
             return self.bystander_error(|| format!("a message of {} bytes", message.len()));
         }
         let sent = Fill::of_header(header);
-        let sender = identity(1 - self.side, message.from().id);
+        let sender = identity(self.board.link.engines[1 - self.side], message.from().id);
         if sent.owner != sender {
             let mut tally = self.board.sides[self.side].tally();
             tally.faults.late_reads += 1;

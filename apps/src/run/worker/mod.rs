@@ -9,7 +9,7 @@ mod partner;
 mod plan;
 mod traffic;
 
-use keyfence::ids::{GrantId, RemoteContext};
+use keyfence::ids::{GrantId, PeerId, RemoteContext};
 use keyfence::{Context, Event, Service, Work};
 use keyfence_mempool::sync::Arc;
 
@@ -24,11 +24,6 @@ use partner::{Lookup, Use};
 pub use plan::small_bytes;
 use plan::{Plan, Role, Wanted};
 use traffic::Pace;
-
-/// The name by which a worker's partner finds it.
-pub fn name_of(index: usize) -> String {
-    format!("load-{index}")
-}
 
 /// The service of one context.
 pub struct Worker {
@@ -91,7 +86,7 @@ impl Worker {
             .iter()
             .filter(|wanted| wanted.role == Role::Grant);
         Self {
-            name: format!("{} of side {side}", name_of(index)),
+            name: format!("{} of side {side}", board.name_of(index)),
             me: 0,
             random: Random::new(board.load.seed, stream),
             ungranted: grants.count(),
@@ -169,7 +164,7 @@ impl Worker {
 impl Service for Worker {
     fn poll(&mut self, cx: &mut Context<'_>) -> Work {
         if self.me == 0 {
-            self.me = identity(self.side, cx.id());
+            self.me = identity(self.board.link.engines[self.side], cx.id());
         }
         let member = &self.board.sides[self.side].members[self.index];
         if member.has(PANIC) {
@@ -206,9 +201,11 @@ impl Service for Worker {
             Event::Flushed { quarantined, .. } => self.flushed(quarantined),
             Event::Resolved { context, .. } => self.resolved(cx.now_ns(), context),
             Event::ContextGone { context, .. } => self.partner_gone(context),
-            Event::PeerDown(_) => {
+            Event::PeerDown(peer) if self.is_ours(cx, peer) => {
                 self.lose_partner();
-                self.bystander_error(|| "the session with the peer ended".into());
+                if !self.board.is_lossy() {
+                    self.bystander_error(|| "the session with the peer ended".into());
+                }
             }
             // Quarantines are the engine's to report. Room and sessions are looked for anyway.
             _ => {}
@@ -217,6 +214,11 @@ impl Service for Worker {
 }
 
 impl Worker {
+    /// Whether the partner lives there.
+    fn is_ours(&self, cx: &Context<'_>, peer: PeerId) -> bool {
+        cx.peer_by_name(&self.board.link.names[1 - self.side]) == Some(peer)
+    }
+
     fn landed(&self, grant: GrantId) {
         if !self.cells.iter().any(|cell| cell.grant == Some(grant)) {
             self.bystander_error(|| format!("Landed in {grant:?}, which was never ours"));

@@ -67,11 +67,12 @@ impl Worker {
             return false;
         }
         self.lookup.next_ns = cx.now_ns() + LOOKUP_NS;
-        let Some(peer) = cx.peers().next() else {
+        let name = &self.board.link.names[1 - self.side];
+        let Some(peer) = cx.peer_by_name(name) else {
             return false;
         };
         // One that is refused, for lack of a session or of room, is tried again.
-        self.lookup.asked = cx.lookup(peer, &super::name_of(self.index), 0).is_ok();
+        self.lookup.asked = cx.lookup(peer, &self.board.name_of(self.index), 0).is_ok();
         self.lookup.asked
     }
 
@@ -93,6 +94,8 @@ impl Worker {
 
     pub(super) fn lose_partner(&mut self) {
         self.partner = None;
+        // No answer comes of a session that is lost.
+        self.lookup.asked &= !self.board.is_lossy();
         let member = &self.board.sides[self.side].members[self.index];
         member.clear(READY | HOT);
     }
@@ -191,7 +194,8 @@ impl Worker {
             .read_at(0, &mut header)
             .expect("a header fits each buffer");
         let fill = Fill::of_header(header);
-        let owner = identity(1 - self.side, self.uses[at].import.owner.id);
+        let theirs = self.board.link.engines[1 - self.side];
+        let owner = identity(theirs, self.uses[at].import.owner.id);
         if fill.owner == owner {
             self.uses[at].known = Known::Fill(fill.words());
             return;

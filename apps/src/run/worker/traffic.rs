@@ -366,6 +366,7 @@ impl Worker {
             // The engine has begun to end this context.
             SubmitError::ContextClosed => {}
             SubmitError::ContextGone => self.lose_partner(),
+            SubmitError::NoSession if self.board.is_lossy() => self.lose_partner(),
             SubmitError::Revoked => {
                 let entry = self
                     .uses

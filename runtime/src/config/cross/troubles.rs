@@ -9,6 +9,39 @@ pub(super) fn check(config: &Config, load: &LoadConfig, report: &mut Report<'_>)
     check_bystanders(load, report);
     check_breaks(config, load, report);
     check_minima(load, report);
+    check_peers(config, load, report);
+}
+
+fn check_peers(config: &Config, load: &LoadConfig, report: &mut Report<'_>) {
+    let engines = config.engines.len();
+    let (stops, restarts) = (load.troubles.peer_stops, load.troubles.peer_restarts);
+    for (key, times) in [("peer_stops", stops), ("peer_restarts", restarts)] {
+        report.check(&[&format!("load.{key}"), "engine"], || {
+            let what = format!("is {times}, but the file has {engines} engines");
+            let allowed = "0, or a third [[engine]] that is a [[peer]] of both others";
+            (times > 0 && engines < 3).then(|| (what, allowed.into()))
+        });
+    }
+    let keys = [
+        "timeouts.lease",
+        "timeouts.reconnect",
+        "load.min_leases_ended",
+    ];
+    report.check(&keys, || {
+        let lease_ns = config.timeouts.lease_ns.unwrap_or(u64::MAX);
+        let reconnect = show_ns(config.timeouts.reconnect_timeout_ns);
+        let what = format!(
+            "is not below timeouts.reconnect {reconnect}, and load.min_leases_ended is {}",
+            load.minima.leases_ended
+        );
+        let is_late = lease_ns >= config.timeouts.reconnect_timeout_ns;
+        (load.minima.leases_ended > 0 && is_late).then(|| {
+            (
+                what,
+                format!("less than \"{reconnect}\": a session that is lost has no leases left"),
+            )
+        })
+    });
 }
 
 fn check_bystanders(load: &LoadConfig, report: &mut Report<'_>) {
@@ -73,6 +106,24 @@ fn check_minima(load: &LoadConfig, report: &mut Report<'_>) {
             minima.hangs,
             "hangs_per_s",
             troubles.hangs_per_s,
+        ),
+        (
+            "min_peers_down",
+            minima.peers_down,
+            "peer_stops",
+            troubles.peer_stops.into(),
+        ),
+        (
+            "min_peers_down",
+            minima.peers_down,
+            "peer_restarts",
+            troubles.peer_restarts.into(),
+        ),
+        (
+            "min_leases_ended",
+            minima.leases_ended,
+            "peer_stops",
+            troubles.peer_stops.into(),
         ),
     ] {
         let keys = [minimum, trouble].map(|key| format!("load.{key}"));
