@@ -77,6 +77,7 @@ impl<D: Device> ControlSide<D> {
             return;
         };
         let (lcore, lane) = (record.lcore, record.lane);
+        tracing::debug!(?qp, repair = record.repair, "a lane is connected");
         if record.origin == LaneOrigin::Connecting
             && let Err(why) = self.admission(lcore, lane, Event::Reply(private))
         {
@@ -145,6 +146,7 @@ impl<D: Device> ControlSide<D> {
         let Some(record) = record.filter(|record| !record.broken) else {
             return;
         };
+        tracing::debug!(qp = ?record.qp, repair = record.repair, "a hello has come");
         let admitted = match self.judge_hello(&record, bytes.as_slice()) {
             Ok(heard) => self.admitted(&record, &heard),
             Err(why) => {

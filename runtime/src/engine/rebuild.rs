@@ -71,6 +71,7 @@ impl<D: Device> ControlSide<D> {
             return;
         }
         let is_try = self.is_trying(&record);
+        tracing::debug!(qp = ?record.qp, repair = record.repair, is_try, "a lane broke");
         if !self.may_rebuild(&record) {
             return self.end_session(record.peer, JoinRefusal::LaneBroke);
         }
@@ -228,6 +229,7 @@ impl<D: Device> ControlSide<D> {
                 return false;
             }
             if let Some(record) = self.peers.lane_mut(ends.0, lane).cloned() {
+                tracing::info!(repair = record.repair, "a lane was not rebuilt in its time");
                 self.try_failed(&record);
             }
             return true;
@@ -251,12 +253,20 @@ impl<D: Device> ControlSide<D> {
         asked: Option<(RequestId, Admission)>,
     ) -> bool {
         let (peer, ends, number) = place;
+        let is_asked = asked.is_some();
         let made = self.make_lane(peer, ends, number, repair, asked);
         let (now_ns, patience) = (self.now_ns, self.patience.join);
         // Several tries fit the time that a session has.
         let until_ns = now_ns.saturating_add(self.patience.join_ns / 4);
         let at = self.rebuilds.iter().position(|known| known.place == place);
         let rebuild = &mut self.rebuilds[at.expect("seen above")];
+        tracing::debug!(
+            ?place,
+            repair,
+            asks = !is_asked,
+            ok = made.is_ok(),
+            "a lane is rebuilt"
+        );
         match &made {
             Ok(lane) => rebuild.trying = Some((*lane, until_ns)),
             Err(_) => {

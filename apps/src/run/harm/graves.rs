@@ -1,4 +1,4 @@
-//! Which keys are dead, from what crosses the device contract: an owner's path sees them bound, and the success that proves their end; a holder's sees which it uses.
+//! Which keys are dead, from what crosses the device contract: an owner's path sees them bound, and the success that proves their end (regions: its device sees them registered and deregistered); a holder's sees which it uses.
 
 use std::collections::{HashMap, VecDeque};
 

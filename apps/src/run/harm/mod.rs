@@ -7,14 +7,17 @@ mod path;
 mod wish;
 
 use core::ops::Range;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfence::pmd::{
     Access, Caps, Control, ControlError, ControlEvent, Device, LcoreId, OpenPathError, PdId,
-    QpConfig, QpId, Region, RegionId, RequestId, Window, WindowId,
+    QpConfig, QpId, Region, RegionId, RequestId, Rights, Window, WindowId,
 };
 use keyfence_mempool::arena::Arena;
 use keyfence_mempool::sync::Arc;
 
+use graves::Grave;
 pub use path::HarmPath;
 pub use wish::{Strike, Wishes};
 
@@ -22,13 +25,25 @@ pub use wish::{Strike, Wishes};
 pub struct Harm<D> {
     inner: Arc<D>,
     wishes: Option<(Arc<Wishes>, usize)>,
+    regions: Regions,
 }
+
+/// Regions that open something, by their names: the keys of key mode `region`.
+type Regions = Mutex<HashMap<RegionId, Grave>>;
 
 impl<D: Device> Harm<D> {
     /// Does what is wished for `side`; without wishes the device as it is.
     pub fn new(inner: D, wishes: Option<(Arc<Wishes>, usize)>) -> Self {
         let inner = Arc::new(inner);
-        Self { inner, wishes }
+        Self {
+            inner,
+            wishes,
+            regions: Regions::default(),
+        }
+    }
+
+    fn regions(&self) -> MutexGuard<'_, HashMap<RegionId, Grave>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,10 +64,24 @@ impl<D: Device> Control for Harm<D> {
         range: Range<usize>,
         access: Access,
     ) -> Result<Region, ControlError> {
-        self.inner.register(pd, arena, range, access)
+        let (address, len) = (arena.address() + range.start as u64, range.len() as u64);
+        let region = self.inner.register(pd, arena, range, access)?;
+        if let Some((wishes, side)) = &self.wishes
+            && access.remote != Rights::NONE
+        {
+            let rkey = region.rkey;
+            wishes.lives(*side, rkey);
+            self.regions()
+                .insert(region.id, Grave { rkey, address, len });
+        }
+        Ok(region)
     }
     fn deregister(&self, region: RegionId) -> Result<(), ControlError> {
-        self.inner.deregister(region)
+        self.inner.deregister(region)?;
+        if let Some((wishes, side)) = &self.wishes {
+            wishes.bury(*side, self.regions().remove(&region).into_iter());
+        }
+        Ok(())
     }
     fn create_qp(&self, config: &QpConfig) -> Result<QpId, ControlError> {
         self.inner.create_qp(config)

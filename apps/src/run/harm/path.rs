@@ -125,8 +125,7 @@ impl Harmful {
     fn note(&mut self, qp: QpId, posted: &[WorkRequest]) {
         for request in posted {
             if let Some(again) = self.mortals.posted(qp, request) {
-                let mut graves = self.wishes.graves(self.side);
-                graves.retain(|grave| grave.rkey != again);
+                self.wishes.lives(self.side, again);
             }
             if let Some(remote) = remote_of(&request.op) {
                 self.used.note(qp, remote.rkey);

@@ -3,6 +3,7 @@
 use core::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use keyfence::pmd::Rkey;
 use keyfence_mempool::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::graves::Grave;
@@ -139,6 +140,11 @@ impl Wishes {
         self.graves[side]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A value is that of a key which lives.
+    pub(super) fn lives(&self, side: usize, rkey: Rkey) {
+        self.graves(side).retain(|grave| grave.rkey != rkey);
     }
 
     /// Keys of `side`'s memory are dead.
