@@ -1,10 +1,11 @@
 //! B04: failed completions that hold garbage in every field but those that mean something (ibv_poll_cq(3)): id, status and queue pair. Each operation of
 //! each context ends once all the same, as what it was.
 
-mod field;
+#[path = "field/b07.rs"]
+mod b07;
 mod pair;
 
-use field::b07_all_that_was_submitted_completes;
+use b07::b07_all_that_was_submitted_completes;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
 use keyfence::pmd::wrap::fault::{Fault, Injection, Plan};
 use pair::switched::Switched;

@@ -1,9 +1,10 @@
 //! B07: a queue pair is moved to error under load, on the side that submits and on the other one. `verbs_field.rs` has the same on an RDMA adapter.
 
-mod field;
+#[path = "field/b07.rs"]
+mod b07;
 mod pair;
 
-use field::b07_all_that_was_submitted_completes;
+use b07::b07_all_that_was_submitted_completes;
 use keyfence::pmd::soft::{Fabric, SoftConfig};
 use pair::switched::Switched;
 use pair::{Pair, builder};

@@ -30,7 +30,7 @@ pub struct Granted {
     pub range: core::ops::Range<u64>,
 }
 
-/// Opens a buffer of `bytes` to the holder.
+/// Opens a buffer of `bytes` to the holder, for whatever there is.
 pub fn grant<D: Device>(
     pair: &mut Pair<D>,
     owner: &Puppet,
@@ -38,11 +38,22 @@ pub fn grant<D: Device>(
     holder_id: RemoteContext,
     bytes: usize,
 ) -> Granted {
+    let what = (bytes, Rights::ALL);
+    grant_with(pair, owner, (holder, holder_id), what)
+}
+
+/// Opens a buffer of so many bytes to the holder, with these rights.
+pub fn grant_with<D: Device>(
+    pair: &mut Pair<D>,
+    owner: &Puppet,
+    (holder, holder_id): (&Puppet, RemoteContext),
+    (bytes, rights): (usize, Rights),
+) -> Granted {
     let (buf, made) = (Slot::new(), Slot::new());
     let (to_buf, to_made) = (buf.clone(), made.clone());
     owner.act(move |cx| {
         let memory = cx.alloc(bytes).unwrap();
-        let id = cx.grant(&memory, 0..bytes, Rights::ALL, holder_id, Lease::Configured);
+        let id = cx.grant(&memory, 0..bytes, rights, holder_id, Lease::Configured);
         let first = memory.address();
         to_made.set((id.unwrap(), first..first + bytes as u64));
         to_buf.set(memory);

@@ -8,9 +8,9 @@ use keyfence::{Buf, Context, EngineEvent, Event, Import, Lease, Local, Rights, S
 use keyfence::{OpDone, OpKind, Status};
 use keyfence_mempool::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
-use super::pair::scene::lookup;
-use super::pair::switched::{Switched, Switches, on};
-use super::pair::{Pair, Puppet};
+use crate::pair::scene::lookup;
+use crate::pair::switched::{Switched, Switches, on};
+use crate::pair::{Pair, Puppet};
 
 /// The contexts that submit.
 const NAMES: [&str; 4] = ["worker-0", "worker-1", "worker-2", "worker-3"];
