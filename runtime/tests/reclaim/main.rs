@@ -12,4 +12,5 @@ mod random;
 mod regions;
 mod repeats;
 mod seen;
+mod values;
 mod world;
