@@ -124,13 +124,13 @@ fn count(court: &Court, what: impl Fn(&EngineEvent) -> bool) -> u64 {
     events.filter(|event| what(event)).count() as u64
 }
 
-/// Counts the lines that are logged.
+/// Counts the lines that are logged, those for debugging apart.
 #[derive(Default)]
 struct Lines(AtomicU64);
 
 impl tracing::Subscriber for Lines {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
+    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+        *of.level() <= tracing::Level::INFO
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)
