@@ -45,7 +45,9 @@ fn refused(change: impl FnOnce(&mut Capacity)) -> String {
     let mut capacity = CAPACITY;
     change(&mut capacity);
     let made = std::panic::catch_unwind(|| Machine::new(capacity));
-    let why = made.err().expect("no machine has these sizes");
+    let Err(why) = made else {
+        panic!("no machine has these sizes: {capacity:?}");
+    };
     why.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 
@@ -102,11 +104,12 @@ fn r7_answers_that_were_acted_on_make_room_for_the_next() {
         lane: L0,
         scope: keyfence::reclaim::Scope::Queue,
     };
-    machine.handle(bind, &mut out);
+    assert_eq!(machine.handle(bind, &mut out), Note::Applied);
     assert!(!out.is_empty());
     out.clear();
     assert!(out.is_empty());
-    machine.handle(Event::BindDone { key: K0 }, &mut out);
+    let done = Event::BindDone { key: K0 };
+    assert_eq!(machine.handle(done, &mut out), Note::Applied);
     assert_eq!(
         out.transitions().len(),
         1,
