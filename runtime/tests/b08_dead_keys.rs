@@ -5,10 +5,11 @@
 mod b08;
 mod pair;
 
-use b08::{Books, b08_a_bystander_loses_and_doubles_nothing};
+use b08::b08_a_bystander_loses_and_doubles_nothing;
 use keyfence::pmd::wrap::fault::{Injection, Plan, Span, Target};
 use pair::Pair;
 use pair::judged::{Court, MS, Part};
+use pair::offender::Books;
 
 const BREAKS: usize = 200;
 

@@ -4,11 +4,11 @@
 mod pair;
 
 use keyfence::ids::{ContextId, RemoteContext};
-use keyfence::pmd::Remote;
-use keyfence::{EngineEvent, Event, Import, Local, Status};
+use keyfence::{EngineEvent, Event, Local, Status};
 use keyfence_mempool::sync::{Arc, AtomicU64, Ordering};
 use pair::judged::{Court, MS, Part, US};
-use pair::scene::{Scene, completions, ends, grant, lookup};
+use pair::offender::{Books, Offender};
+use pair::scene::{completions, grant, lookup};
 use pair::{Puppet, Slot};
 
 const BAD: u64 = 10_000;
@@ -23,38 +23,13 @@ fn part(offences: u32) -> Part {
     part
 }
 
-/// A lane's device on which a dead key is used for each access to a range: applications have none.
-struct Offence {
-    scene: Scene,
-    import: Import,
-}
-
-impl Offence {
-    fn new(court: &mut Court) -> Self {
-        let scene = Scene::new(&mut court.pair);
-        let dead = scene.grant(&mut court.pair, 4096);
-        let key = court.right.first_live_key(dead.range.clone()).unwrap();
-        let id = dead.id;
-        scene.owner.act(move |cx| {
-            cx.revoke(id).unwrap();
-            cx.flush(0).unwrap();
-        });
-        let mut events = Vec::new();
-        court.pair.until(|_| {
-            events.extend(scene.owner.events());
-            ends(&events, id) == (1, 0)
-        });
-        let live = scene.grant(&mut court.pair, 4096);
-        *court.left_switches.forged_within.lock().unwrap() = Some(live.range.clone());
-        *court.left_switches.forged.lock().unwrap() = Some(Remote {
-            address: key.address,
-            rkey: key.rkey,
-        });
-        Self {
-            scene,
-            import: live.import,
-        }
-    }
+/// The holder on the left offends.
+fn offender(court: &mut Court) -> Offender {
+    let books = Books {
+        right: &court.right,
+        left: &court.left_switches,
+    };
+    Offender::new(&mut court.pair, &books)
 }
 
 /// Someone who says a number after the other on the same lane.
@@ -156,7 +131,7 @@ fn b38_ten_thousand_bad_operations_cost_others_nothing_but_time() {
     let _logged = tracing::subscriber::set_default(Arc::clone(&lines));
     let mut court = Court::new(part(0), part(0));
     let mut bystander = Bystander::new(&mut court);
-    let offence = Offence::new(&mut court);
+    let offence = offender(&mut court);
     let (import, bad) = (offence.import, Slot::new());
     bad.set(0);
     let begun_ns = court.pair.now_ns;
@@ -199,8 +174,8 @@ fn b38_ten_thousand_bad_operations_cost_others_nothing_but_time() {
         "{repairs} of {most}"
     );
     // Named, once a break, and left alone by configuration.
-    let offender = court.pair.left.id_of("holder").unwrap();
-    let named = |event: &EngineEvent| matches!(event, EngineEvent::Offence { context, is_expelled: false, .. } if *context == offender);
+    let holder_id = court.pair.left.id_of("holder").unwrap();
+    let named = |event: &EngineEvent| matches!(event, EngineEvent::Offence { context, is_expelled: false, .. } if *context == holder_id);
     let offences = count(&court, named);
     assert!(
         (repairs..=repairs + 1).contains(&offences),
@@ -224,27 +199,22 @@ fn b38_ten_thousand_bad_operations_cost_others_nothing_but_time() {
 fn b38_an_offender_is_expelled_by_configuration_and_others_go_on() {
     let mut court = Court::new(part(3), part(3));
     let mut bystander = Bystander::new(&mut court);
-    let offence = Offence::new(&mut court);
-    let offender = court.pair.left.id_of("holder").unwrap();
-    let import = offence.import;
+    let offence = offender(&mut court);
+    let holder_id = court.pair.left.id_of("holder").unwrap();
     let expelled = |court: &Court, id: ContextId| {
         let is = |event: &EngineEvent| matches!(event, EngineEvent::Offence { context, is_expelled: true, offences: 3, .. } if *context == id);
         count(court, is)
     };
     for _ in 0..40 * MS / US {
-        offence.scene.holder.act(move |cx| {
-            cx.resume();
-            let buf = cx.alloc(8).unwrap();
-            let _ = cx.write(&import, 0, &[Local::prefix(&buf, 8)], 0);
-        });
+        offence.offend();
         bystander.act();
         court.pair.step();
-        if court.pair.left.reclaimed(offender) {
+        if court.pair.left.reclaimed(holder_id) {
             break;
         }
     }
-    assert!(court.pair.left.reclaimed(offender));
-    assert_eq!(expelled(&court, offender), 1);
+    assert!(court.pair.left.reclaimed(holder_id));
+    assert_eq!(expelled(&court, holder_id), 1);
     assert_eq!(court.pair.left.stat("contexts_expelled"), 1);
     assert_eq!(court.pair.left.stat("lanes_broken"), 3);
     let heard = bystander.heard;
@@ -257,7 +227,7 @@ fn b38_an_offender_is_expelled_by_configuration_and_others_go_on() {
     let again = court.pair.left.puppet(0, "holder");
     court.pair.steps(10);
     let id = court.pair.left.id_of("holder").unwrap();
-    assert_ne!(id, offender);
+    assert_ne!(id, holder_id);
     let holder = lookup(&mut court.pair, &offence.scene.owner, "holder");
     drop(grant(
         &mut court.pair,

@@ -206,6 +206,19 @@ fn r3_a_bye_acknowledges_keys_and_proves_none_of_them_ended() {
     assert_eq!(duel.side.parked(), 0, "and no value is kept");
 }
 
+/// A grant of the raw peer's to a context of the engine, and the header that it comes with.
+fn offer(duel: &Duel, to: &str) -> (wire::Grant, wire::Header) {
+    let header = wire::Header {
+        src: wire::WireContext {
+            slot: 1,
+            generation: 1,
+        },
+        dst: duel.side.id_of(to).unwrap().into(),
+        ..duel.raw.header(0)
+    };
+    (duel.raw.opened(), header)
+}
+
 /// The word is given only when it is true: not while an operation of its own is posted.
 #[test]
 fn r2_a_bye_waits_for_own_operations() {
@@ -213,15 +226,7 @@ fn r2_a_bye_waits_for_own_operations() {
     let user = duel.side.puppet(0, "user");
     duel.steps(5);
     let lane = 0;
-    let grant = duel.raw.opened();
-    let header = wire::Header {
-        src: wire::WireContext {
-            slot: 1,
-            generation: 1,
-        },
-        dst: duel.side.id_of("user").unwrap().into(),
-        ..duel.raw.header(lane)
-    };
+    let (grant, header) = offer(&duel, "user");
     let grants = [grant];
     let grants = wire::List::from(&grants[..]);
     duel.raw.send(lane, &header, &Frame::Grants { grants });
@@ -257,4 +262,41 @@ fn r2_a_bye_waits_for_own_operations() {
     assert_eq!(posted(&duel), 1);
     duel.until(|duel| !byes(duel).is_empty());
     assert_eq!(posted(&duel), 0);
+}
+
+/// What the peer opens behind the farewells is not let in, else the word that no import lives would not be true; and nobody here begins anything while the session is left.
+#[test]
+fn r2_behind_a_bye_no_grant_is_taken_and_nothing_begins() {
+    let mut duel = Duel::new(Part::quiet());
+    let user = duel.side.puppet(0, "user");
+    duel.steps(5);
+    let session = duel.raw.lanes[0].session;
+    bye(&mut duel, 0, session);
+    let (grant, header) = offer(&duel, "user");
+    let grants = [grant];
+    let grants = wire::List::from(&grants[..]);
+    duel.raw.send(0, &header, &Frame::Grants { grants });
+    duel.steps(20);
+    let (holder, refused) = (duel.holder(2), Slot::new());
+    let told = refused.clone();
+    user.act(move |cx| {
+        let buf = cx.alloc(64).unwrap();
+        told.set(cx.grant(&buf, 0..64, Rights::ALL, holder, Lease::None));
+    });
+    duel.steps(5);
+    assert!(matches!(refused.take(), Some(Err(GrantError::NoSession))));
+    let heard = user.events();
+    let event = |what: fn(&Event) -> bool| heard.iter().any(what);
+    assert!(
+        !event(|event| matches!(event, Event::Granted(_))),
+        "{heard:?}"
+    );
+    assert!(
+        !event(|event| matches!(event, Event::PeerDown(_))),
+        "it is not over yet"
+    );
+    let answers = duel.raw.inbox.iter().filter(|(_, bytes)| {
+        matches!(wire::decode(bytes), Ok((_, Frame::Refused { grant: known })) if known == grant.grant)
+    });
+    assert_eq!(answers.count(), 1);
 }

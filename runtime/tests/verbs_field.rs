@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use b07::b07_all_that_was_submitted_completes;
-use b08::{Books, b08_a_bystander_loses_and_doubles_nothing};
+use b08::b08_a_bystander_loses_and_doubles_nothing;
 use keyfence::config::KeyMode;
 use keyfence::limits::Limits;
 use keyfence::pmd::Device;
@@ -21,6 +21,7 @@ use keyfence::pmd::verbs::{VerbsConfig, VerbsDevice};
 use keyfence::pmd::wrap::check::Check;
 use keyfence::pmd::wrap::fault::{Fault, Injection, Plan};
 use keyfence::{EngineBuilder, Secret};
+use pair::offender::Books;
 use pair::switched::Switched;
 use pair::{Pair, small_limits, small_memory};
 

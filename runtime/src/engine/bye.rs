@@ -104,12 +104,11 @@ impl Core {
     fn is_done_with(&self, lane: LaneId) -> bool {
         let entry = self.lane(lane);
         let waits = |context: usize| entry.link.contexts[context].queue.head().is_some();
-        let imports = 0..self.imports.capacity();
         let held = |slot| self.imports.is_used(slot) && self.imports.at(slot).lane == lane;
         entry.posted.iter().all(|posted| *posted == 0)
             && entry.link.cut.is_empty()
             && !(0..entry.link.contexts.len()).any(waits)
-            && !imports.into_iter().any(held)
+            && !(0..self.imports.capacity()).any(held)
     }
 
     /// The request's turn has come.

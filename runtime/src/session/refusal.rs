@@ -49,7 +49,7 @@ pub enum JoinRefusal {
     },
     /// The two count the repairs of a lane differently.
     #[error(
-        "it is at repair {theirs} of a lane, this engine at {ours} (modulo 256); the session ends and the two join anew, so there is nothing to do; if that does not help, use the same release"
+        "it is at repair {theirs} of a lane, this engine at {ours} (modulo 256): it has started again, or lost the session; that ends here by timeouts.reconnect and the two join anew, so there is nothing to do; if that does not help, use the same release"
     )]
     Repair {
         /// This engine's count, modulo 256.

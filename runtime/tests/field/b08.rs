@@ -1,24 +1,12 @@
 //! Field case B08, for any device: one context's engine posts dead keys in a loop, and another context on the same lane loses and doubles nothing.
 
 use keyfence::ids::RemoteContext;
-use keyfence::pmd::wrap::check::Ledger;
-use keyfence::pmd::{Device, Remote};
-use keyfence::{EngineEvent, Event, Import, Local, OpDone, Rights, Status};
+use keyfence::pmd::Device;
+use keyfence::{EngineEvent, Event, Import, Local, OpDone, Status};
 
-use crate::pair::scene::{Scene, completions, ends, grant_with, lookup};
-use crate::pair::switched::Switches;
+use crate::pair::offender::{Books, OPENED, Offender};
+use crate::pair::scene::{completions, grant_with, lookup};
 use crate::pair::{Pair, Puppet, Slot};
-
-/// Bytes of each grant, and what its holder may do: windows of some adapters take no atomics.
-const OPENED: (usize, Rights) = (4096, Rights::READ_WRITE);
-
-/// Where the dead keys come from, and where they are used.
-pub struct Books<'a> {
-    /// The oracle of the owner's device.
-    pub right: &'a Ledger,
-    /// The offender's device.
-    pub left: &'a Switches,
-}
 
 /// A context that has done nothing wrong: it says numbers, and reads, or writes what may be written twice. (Not both: a read with a write behind it is
 /// `Indeterminate`.)
@@ -95,50 +83,6 @@ impl Bystander {
         let said: Vec<u64> = (0..begun).filter(|number| number % 3 != 0).collect();
         assert_eq!(self.heard, said);
         assert!(said.len() > breaks, "{} messages", said.len());
-    }
-}
-
-/// The offender: its device has it use a key that has died.
-struct Offender {
-    scene: Scene,
-    import: Import,
-}
-
-impl Offender {
-    fn new<D: Device>(pair: &mut Pair<D>, books: &Books<'_>) -> Self {
-        let scene = Scene::new(pair);
-        let holder = (&scene.holder, scene.holder_id);
-        let dead = grant_with(pair, &scene.owner, holder, OPENED);
-        let key = books.right.first_live_key(dead.range.clone()).unwrap();
-        let id = dead.id;
-        scene.owner.act(move |cx| {
-            cx.revoke(id).unwrap();
-            cx.flush(0).unwrap();
-        });
-        let mut events = Vec::new();
-        pair.until(|_| {
-            events.extend(scene.owner.events());
-            ends(&events, id) == (1, 0)
-        });
-        let live = grant_with(pair, &scene.owner, holder, OPENED);
-        *books.left.forged_within.lock().unwrap() = Some(live.range.clone());
-        *books.left.forged.lock().unwrap() = Some(Remote {
-            address: key.address,
-            rkey: key.rkey,
-        });
-        Self {
-            scene,
-            import: live.import,
-        }
-    }
-
-    fn offend(&self) {
-        let import = self.import;
-        self.scene.holder.act(move |cx| {
-            cx.resume();
-            let buf = cx.alloc(8).unwrap();
-            let _ = cx.write(&import, 0, &[Local::prefix(&buf, 8)], 0);
-        });
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub mod judged;
 pub mod oath;
+pub mod offender;
 pub mod raw;
 pub mod scene;
 pub mod switched;

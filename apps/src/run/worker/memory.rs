@@ -245,7 +245,8 @@ impl Worker {
                 self.ungranted -= 1;
                 return true;
             }
-            Err(GrantError::HolderGone | GrantError::NoSession) => self.lose_partner(),
+            Err(GrantError::HolderGone) => self.lose_partner("a grant was refused with HolderGone"),
+            Err(GrantError::NoSession) => self.lose_partner("a grant was refused with NoSession"),
             Err(GrantError::Limit(_) | GrantError::ContextClosed) => {
                 self.retry_ns = cx.now_ns() + RETRY_NS;
             }

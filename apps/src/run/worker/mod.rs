@@ -51,6 +51,8 @@ pub struct Worker {
     retry_ns: u64,
     revoking: Revoking,
     partner: Option<RemoteContext>,
+    /// The one before, and why it is none any more.
+    lost: Option<(RemoteContext, &'static str)>,
     lookup: Lookup,
     uses: Vec<Use>,
     ops: Ops,
@@ -100,6 +102,7 @@ impl Worker {
             retry_ns: 0,
             revoking: Revoking::default(),
             partner: None,
+            lost: None,
             lookup: Lookup::default(),
             uses: Vec::new(),
             ops: Ops::new(),
@@ -202,7 +205,7 @@ impl Service for Worker {
             Event::Resolved { context, .. } => self.resolved(cx.now_ns(), context),
             Event::ContextGone { context, .. } => self.partner_gone(context),
             Event::PeerDown(peer) if self.is_ours(cx, peer) => {
-                self.lose_partner();
+                self.lose_partner("its session was lost");
                 if !self.board.is_lossy() {
                     self.bystander_error(|| "the session with the peer ended".into());
                 }

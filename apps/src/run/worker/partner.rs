@@ -79,8 +79,13 @@ impl Worker {
     pub(super) fn resolved(&mut self, now_ns: u64, context: Option<RemoteContext>) {
         self.lookup.asked = false;
         self.lookup.next_ns = now_ns + LOOKUP_NS;
-        if self.partner.is_none() && context.is_some() {
-            self.partner = context;
+        if self.partner.is_none()
+            && let Some(context) = context
+        {
+            if let Some((_, why)) = self.lost.filter(|(lost, _)| *lost == context) {
+                self.bystander_error(|| format!("{why}, and {context:?} lives"));
+            }
+            self.partner = Some(context);
             self.partners += 1;
             self.sent = 0;
         }
@@ -88,12 +93,13 @@ impl Worker {
 
     pub(super) fn partner_gone(&mut self, context: RemoteContext) {
         if self.partner == Some(context) {
-            self.lose_partner();
+            self.lose_partner("it was said to be gone");
         }
     }
 
-    pub(super) fn lose_partner(&mut self) {
-        self.partner = None;
+    /// There is none any more, for a reason.
+    pub(super) fn lose_partner(&mut self, why: &'static str) {
+        self.lost = self.partner.take().map(|partner| (partner, why));
         // No answer comes of a session that is lost.
         self.lookup.asked &= !self.board.is_lossy();
         let member = &self.board.sides[self.side].members[self.index];

@@ -365,8 +365,19 @@ impl Worker {
             why if why.is_back_pressure() => {}
             // The engine has begun to end this context.
             SubmitError::ContextClosed => {}
-            SubmitError::ContextGone => self.lose_partner(),
-            SubmitError::NoSession if self.board.is_lossy() => self.lose_partner(),
+            SubmitError::ContextGone => {
+                // By an import of a former partner, whose lane has not said yet that it is taken back, it is that one who is gone.
+                let owner = self
+                    .uses
+                    .iter()
+                    .find(|entry| Some(entry.import.id) == import);
+                if owner.is_none_or(|entry| Some(entry.import.owner) == self.partner) {
+                    self.lose_partner("an operation was refused with ContextGone");
+                }
+            }
+            SubmitError::NoSession if self.board.is_lossy() => {
+                self.lose_partner("an operation was refused with NoSession");
+            }
             SubmitError::Revoked => {
                 let entry = self
                     .uses
